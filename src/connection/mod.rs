@@ -1,0 +1,59 @@
+//! Rank 1: connections to Redis that have deadlines and are replaced when they stop answering.
+//!
+//! What `queue` and `lease` share, so that these two never need to know each other. Each user gets
+//! links of its own: a blocked reader must not hold up anybody, and the heartbeat neither.
+
+mod redis;
+
+use std::time::Duration;
+
+/// Redis could not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RedisError {
+    /// No connection, or it broke; it is being made anew.
+    #[error("redis {address}: {message}; check that it runs and that `redis.url` is right")]
+    Unavailable {
+        /// Where, without credentials.
+        address: String,
+        /// What the client said.
+        message: String,
+    },
+    /// No answer in time: the command may or may not have been applied.
+    #[error("redis {address}: no answer to {command} within {after:?}")]
+    Timeout {
+        /// Where, without credentials.
+        address: String,
+        /// Which command.
+        command: &'static str,
+        /// The deadline that passed.
+        after: Duration,
+    },
+    /// Redis answered with an error.
+    #[error("redis {address} refused {command}: {message}")]
+    Refused {
+        /// Where, without credentials.
+        address: String,
+        /// Which command.
+        command: &'static str,
+        /// What Redis said.
+        message: String,
+    },
+    /// Redis is set up so that tasks could be lost.
+    #[error("redis {address} {message}")]
+    Misconfigured {
+        /// Where, without credentials.
+        address: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+}
+
+impl RedisError {
+    /// Whether the same call may succeed later without anybody's help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::Timeout { .. } => true,
+            Self::Refused { .. } | Self::Misconfigured { .. } => false,
+        }
+    }
+}

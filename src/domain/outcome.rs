@@ -1,0 +1,71 @@
+//! How a run ended.
+
+use bytes::Bytes;
+
+/// What decides whether a failed task runs again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// Worth another attempt, after the policy's delay or the given one.
+    Retry {
+        /// What the other side asked for (HTTP `Retry-After`).
+        after: Option<std::time::Duration>,
+    },
+    /// No attempt can succeed.
+    ForGood,
+}
+
+/// A task went wrong: a value that is stored with the task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Whether another attempt may follow.
+    pub class: FailureClass,
+    /// One sentence for a human: what happened.
+    pub message: String,
+    /// Exit status, signal name or HTTP status, where there was one: `exit 75`, `signal SIGKILL`,
+    /// `http 503`, `timeout`, `panic`.
+    pub status: Option<String>,
+    /// The last bytes of standard error or of the response body, capped by the handler.
+    pub tail: Bytes,
+}
+
+impl Failure {
+    /// A failure that is worth another attempt.
+    pub fn retry(message: impl Into<String>) -> Self {
+        Self {
+            class: FailureClass::Retry { after: None },
+            message: message.into(),
+            status: None,
+            tail: Bytes::new(),
+        }
+    }
+
+    /// A failure that no further attempt can mend.
+    pub fn for_good(message: impl Into<String>) -> Self {
+        Self { class: FailureClass::ForGood, ..Self::retry(message) }
+    }
+
+    /// The same failure with the status that led to it.
+    #[must_use]
+    pub fn with_status(mut self, status: impl Into<String>) -> Self {
+        self.status = Some(status.into());
+        self
+    }
+
+    /// The same failure with the tail of what the task said.
+    #[must_use]
+    pub fn with_tail(mut self, tail: impl Into<Bytes>) -> Self {
+        self.tail = tail.into();
+        self
+    }
+}
+
+/// Why a run was asked to stop before it ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// The worker drains and the soft deadline has passed.
+    Drain,
+    /// The task's own time limit.
+    Timeout,
+    /// The lease is gone: another worker may run the task.
+    LeaseLost,
+}

@@ -1,0 +1,137 @@
+//! A task, and the stream entry that brought it.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::ids::{EntryId, Kind, LockKey, QueueName, TaskId};
+
+/// SHA-256 over kind, payload and lock key, each with its length: the same id with another hash is
+/// another task, and is refused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PayloadHash(pub [u8; 32]);
+
+impl PayloadHash {
+    /// The hash of what a task *is*; its delivery options do not count.
+    pub fn of(kind: &Kind, payload: &[u8], lock_key: Option<&LockKey>) -> Self {
+        use sha2::{Digest, Sha256};
+        let mut hasher = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            hasher.update((bytes.len() as u64).to_be_bytes());
+            hasher.update(bytes);
+        };
+        part(kind.as_str().as_bytes());
+        part(payload);
+        part(lock_key.map_or(b"", |key| key.as_str().as_bytes()));
+        Self(hasher.finalize().into())
+    }
+}
+
+impl fmt::Debug for PayloadHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A unit of work, decoded and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// The idempotency key, unique over all queues.
+    pub id: TaskId,
+    /// The queue that it came through.
+    pub queue: QueueName,
+    /// Which handler runs it.
+    pub kind: Kind,
+    /// Opaque bytes for the handler.
+    pub payload: Bytes,
+    /// The shared resource, if the task names one.
+    pub lock_key: Option<LockKey>,
+    /// Overrides the handler's number of attempts.
+    pub max_attempts: Option<u32>,
+    /// Overrides the handler's time limit.
+    pub timeout: Option<Duration>,
+    /// Not to be run before this wall-clock time, in milliseconds since the epoch.
+    pub not_before_ms: Option<i64>,
+    /// W3C Trace Context `traceparent`, handed to the handler as it is.
+    pub traceparent: Option<String>,
+    /// See [`PayloadHash`].
+    pub hash: PayloadHash,
+}
+
+impl Task {
+    /// The name of the lock that covers the task: `lock:task:ID`, or its lock key as it is.
+    pub fn lock_name(&self) -> String {
+        match &self.lock_key {
+            Some(key) => key.as_str().to_owned(),
+            None => format!("lock:task:{}", self.id),
+        }
+    }
+}
+
+/// How an entry reached this worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Never delivered before.
+    Fresh,
+    /// Delivered before, to a worker that died or gave it back, or to us without our seeing it.
+    Reclaimed,
+}
+
+/// The field and value pairs of a stream entry, as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RawEntry {
+    /// In the order of the entry; a name may be there twice.
+    pub fields: Vec<(Bytes, Bytes)>,
+}
+
+impl RawEntry {
+    /// The size of all names and values, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.fields.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
+/// An entry of the stream in our hands.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// The queue that it came through.
+    pub queue: QueueName,
+    /// Its id in the stream.
+    pub entry: EntryId,
+    /// How it came.
+    pub origin: Origin,
+    /// What it says.
+    pub raw: RawEntry,
+}
+
+/// Why an entry can never be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MalformedReason {
+    /// A field is missing, of the wrong form, or there twice.
+    Malformed,
+    /// The payload is larger than the queue allows.
+    Oversized,
+    /// The same id was used before for another kind, payload or lock key.
+    Refused,
+}
+
+impl MalformedReason {
+    /// The word stored with the dead letter.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Oversized => "oversized",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// An entry that goes to the dead letters at once, with its bytes exact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Malformed {
+    /// Which kind of refusal.
+    pub reason: MalformedReason,
+    /// One sentence: which field, and what is wrong with it.
+    pub message: String,
+}

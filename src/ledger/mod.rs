@@ -1,0 +1,349 @@
+//! Rank 2: the authority. One row of Postgres per task says whether it is done, dead, running or
+//! delayed, under which fence, and how often it failed or crashed.
+//!
+//! Every write names the fence under which it was claimed; a write that finds another fence changes
+//! nothing and says so. The per-task calls look single; the store gathers the calls that are
+//! waiting now and sends one statement for all of them.
+
+mod postgres;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::domain::{EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntry, Task};
+
+/// The state of a task's row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Claimed by a worker.
+    Running,
+    /// In the stream, to be claimed by anyone.
+    Released,
+    /// Waits in Postgres, with its payload, until `run_at`.
+    Delayed,
+    /// Done.
+    Succeeded,
+    /// No attempt left, or failed for good.
+    Failed,
+    /// Given up without a verdict of its handler: it crashed workers, or nobody knows its kind.
+    Dead,
+}
+
+/// A wish to run a task.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The task.
+    pub task: Arc<Task>,
+}
+
+/// A claim that was committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// What we hold.
+    pub held: Held,
+    /// Which attempt this is; 1 for the first.
+    pub attempt: u32,
+    /// Crashes in a row before this claim.
+    pub crashes: u32,
+}
+
+/// The answer to a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// Ours: run it.
+    Granted(Grant),
+    /// Succeeded, failed or dead already: acknowledge the entry.
+    Done(Status),
+    /// Delayed and not due; the row holds the payload: acknowledge the entry.
+    Delayed,
+    /// The id belongs to a task of another kind, payload or lock key: dead-letter the newcomer.
+    Conflict,
+    /// Another worker's lease stands for `remaining`: leave the entry pending.
+    Running {
+        /// By the database's clock.
+        remaining: Duration,
+    },
+    /// The resource is held by another task for `remaining`: delay this one.
+    Contended {
+        /// By the database's clock.
+        remaining: Duration,
+    },
+    /// Its lease has expired and it has crashed workers `crashes` times in a row, this one
+    /// included, which is over the limit: [`Ledger::condemn`] it.
+    Poisoned {
+        /// How often.
+        crashes: u32,
+    },
+}
+
+/// What becomes of a task after a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its effect exists.
+    Succeeded {
+        /// What the handler gave back, capped by the handler.
+        result: Option<Bytes>,
+    },
+    /// It failed and runs again after `delay`: burns an attempt, sets crashes to 0.
+    Retry {
+        /// What went wrong.
+        failure: Failure,
+        /// From now, by the database's clock.
+        delay: Duration,
+    },
+    /// It failed, and no attempt is left: status `failed`, and a dead letter in the same
+    /// transaction.
+    Failed {
+        /// What went wrong.
+        failure: Failure,
+    },
+    /// It was cut off by a shutdown or a lost lock: status `released` with a higher fence, payload
+    /// kept; burns neither attempt nor crash.
+    Released,
+}
+
+/// Whether a fenced write took place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Recorded {
+    /// Committed.
+    Committed,
+    /// The fence has moved on, or the task is no longer running: nothing was written.
+    Stale,
+}
+
+/// Why a task waits in Postgres without having run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DelayReason {
+    /// `not_before_ms` lies ahead.
+    NotBefore,
+    /// No handler here knows the kind; dead after `give_up` of waiting, counted from the first time.
+    UnknownKind {
+        /// See above.
+        give_up: Duration,
+    },
+    /// Its lock key is held by another task.
+    Contended,
+    /// It has crashed workers and waits for its turn to run alone.
+    Suspect,
+}
+
+/// The answer to a delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delayed {
+    /// Committed as delayed: acknowledge the entry.
+    Committed,
+    /// Committed as dead, with a dead letter: acknowledge the entry.
+    GaveUp,
+    /// The row is in another state by now; ask for a claim again later.
+    Stale,
+}
+
+/// What a heartbeat found for one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beat {
+    /// The lease is a full one again.
+    Renewed,
+    /// The row is locked by a transaction, most likely our own completion: neither renewed nor lost.
+    Locked,
+    /// The fence has moved on, or the task is no longer running.
+    Lost,
+}
+
+/// A row that the promotion put back, or will put back, into the stream.
+#[derive(Debug, Clone)]
+pub struct Due {
+    /// Which queue.
+    pub queue: QueueName,
+    /// The entry that it had, where it was released and Redis may have lost it.
+    pub entry: Option<EntryId>,
+    /// What to add to the stream.
+    pub raw: RawEntry,
+    /// For [`Ledger::promoted`].
+    pub task_id: String,
+    /// For [`Ledger::promoted`]: nothing happens if the row has moved on.
+    pub fence: Fence,
+}
+
+/// What a handler does inside the completion's transaction.
+///
+/// The effect exists if and only if the task has succeeded, since both commit together.
+#[async_trait]
+pub trait Effect: Send + Sync + 'static {
+    /// A name for errors and for the grouping of tasks with the same effect: the kind.
+    fn name(&self) -> &str;
+
+    /// How many tasks may share one transaction; 1 gives each its own.
+    fn batch(&self) -> usize;
+
+    /// Whether the first delivery may claim, apply and complete in a single commit. Only for
+    /// effects that cannot bring the worker's process down.
+    fn single_commit(&self) -> bool;
+
+    /// Applies the effect of all `items` on `connection`, within a transaction that the ledger has
+    /// opened and will end. On an error everything is rolled back, and if there was more than one
+    /// item, each is tried again in a transaction of its own.
+    async fn apply(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        items: &[EffectItem],
+    ) -> Result<(), EffectError>;
+}
+
+/// One task's input to an effect.
+#[derive(Debug, Clone)]
+pub struct EffectItem {
+    /// The task.
+    pub task: Arc<Task>,
+    /// What the effect may write under: the resource's fence where there is one.
+    pub fence: Fence,
+    /// Which attempt this is; 1 for the first.
+    pub attempt: u32,
+}
+
+/// An effect did not apply.
+#[derive(Debug, thiserror::Error)]
+pub enum EffectError {
+    /// The task's own fault: recorded as its failure.
+    #[error("{}", .0.message)]
+    Failed(Failure),
+    /// The database's fault or the connection's: tried again, nothing burnt.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+/// The answer to [`Ledger::perform`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Performed {
+    /// Effect and success are committed.
+    Committed,
+    /// The claim that was to be part of the transaction was not granted.
+    NotClaimed(Claimed),
+    /// The fence has moved on: nothing was written.
+    Stale,
+    /// The effect failed: nothing was written, the claim neither if it was part of it.
+    Failed(Failure),
+}
+
+/// The rows of tasks and resources, the delayed ones, and the dead letters.
+#[async_trait]
+pub trait Ledger: Send + Sync + 'static {
+    /// Claims a task, with its resource in the same transaction, for one lease from now.
+    async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
+
+    /// Records how a run ended, under the fence of its claim. Also frees the resource.
+    async fn record(
+        &self,
+        task: &Arc<Task>,
+        held: &Held,
+        verdict: Verdict,
+    ) -> Result<Recorded, LedgerError>;
+
+    /// Applies an effect and records success in one transaction. With `held` absent the claim is
+    /// part of it too (only for a first delivery and an effect with [`Effect::single_commit`]).
+    async fn perform(
+        &self,
+        task: &Arc<Task>,
+        held: Option<&Grant>,
+        effect: &Arc<dyn Effect>,
+        timeout: Duration,
+    ) -> Result<Performed, LedgerError>;
+
+    /// Puts a task that was not claimed into Postgres until `delay` from now, with its payload;
+    /// burns nothing.
+    async fn delay(
+        &self,
+        task: &Arc<Task>,
+        delay: Duration,
+        reason: DelayReason,
+    ) -> Result<Delayed, LedgerError>;
+
+    /// Declares a task dead that crashed too often, with a dead letter, if that is still so.
+    async fn condemn(&self, task: &Arc<Task>) -> Result<Recorded, LedgerError>;
+
+    /// Stores an entry that can never run, with its bytes exact. The same entry twice is one letter.
+    async fn bury(
+        &self,
+        queue: &QueueName,
+        entry: EntryId,
+        raw: &RawEntry,
+        malformed: &Malformed,
+    ) -> Result<(), LedgerError>;
+
+    /// Renews the leases of running tasks and their resources; one answer each, in order. For the
+    /// heartbeat, on a connection of its own.
+    async fn renew(&self, held: &[Held]) -> Result<Vec<Beat>, LedgerError>;
+
+    /// Up to `limit` rows that are due for promotion, or were released long ago and may have lost
+    /// their entry. They stay as they are until [`Ledger::promoted`].
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError>;
+
+    /// The row's entry is in the stream (again): status `released`.
+    async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError>;
+}
+
+/// The ledger could not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LedgerError {
+    /// No connection, or it broke, or it did not answer in time.
+    #[error("postgres {address}: {message}; check that it runs and that `postgres.url` is right")]
+    Unavailable {
+        /// Where, without credentials.
+        address: String,
+        /// What the client said.
+        message: String,
+    },
+    /// The password or role was refused.
+    #[error("postgres {address} refused the login: {message}")]
+    LoginRefused {
+        /// Where, without credentials.
+        address: String,
+        /// What Postgres said.
+        message: String,
+    },
+    /// The schema is missing or of another version.
+    #[error("postgres {address}: {message}")]
+    Schema {
+        /// Where, without credentials.
+        address: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+    /// A deadlock, a serialization failure, a lock timeout or a shutdown: the same again may work.
+    #[error("postgres {address} gave up on {action}: {message}")]
+    Conflict {
+        /// Where, without credentials.
+        address: String,
+        /// What was being done.
+        action: &'static str,
+        /// What Postgres said.
+        message: String,
+    },
+    /// Postgres answered with an error that the same call will meet again.
+    #[error("postgres {address} refused {action}: {message}")]
+    Refused {
+        /// Where, without credentials.
+        address: String,
+        /// What was being done.
+        action: &'static str,
+        /// What Postgres said.
+        message: String,
+    },
+}
+
+impl LedgerError {
+    /// Whether the same call may succeed later without anybody's help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } | Self::Conflict { .. } => true,
+            Self::LoginRefused { .. } | Self::Schema { .. } | Self::Refused { .. } => false,
+        }
+    }
+}
+
+/// The primary key of a dead letter.
+pub type DeadLetterId = Uuid;

@@ -1,0 +1,3 @@
+//! The thin binary: see the library.
+
+fn main() {}

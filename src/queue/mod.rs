@@ -1,0 +1,97 @@
+//! Rank 2: the stream of ready work. A hint that proves nothing: the ledger decides.
+//!
+//! [`Queue`] is what the worker needs of it. The per-task calls look single; the store gathers the
+//! calls that are waiting now and sends one command for all of them.
+
+pub mod codec;
+mod redis;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::domain::{Delivery, EntryId, QueueName, RawEntry};
+
+/// How much a fetch may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// At most this many entries.
+    pub entries: usize,
+    /// Stop after the entry that reaches this many bytes.
+    pub bytes: usize,
+}
+
+/// Ready work: read it, keep it, settle it, hand it over.
+#[async_trait]
+pub trait Queue: Send + Sync + 'static {
+    /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
+    /// group (from 0) where it is missing. After [`Queue::interrupt`] it answers at once, with what
+    /// was delivered in the meantime.
+    async fn fetch(
+        &self,
+        queue: &QueueName,
+        demand: Demand,
+        block: Duration,
+    ) -> Result<Vec<Delivery>, QueueError>;
+
+    /// Ends a blocked [`Queue::fetch`] of this queue, and makes later ones answer at once.
+    async fn interrupt(&self, queue: &QueueName);
+
+    /// Takes over entries that have idled for `min_idle` in the pending list, of whatever worker.
+    /// Each call scans on from where the last one stopped.
+    async fn reclaim(&self, queue: &QueueName, demand: Demand)
+    -> Result<Vec<Delivery>, QueueError>;
+
+    /// All entries delivered to this worker's name and still pending, after `after`: to find those
+    /// that a broken connection swallowed. The caller drops the ones that it knows.
+    async fn delivered(
+        &self,
+        queue: &QueueName,
+        after: EntryId,
+        demand: Demand,
+    ) -> Result<Vec<Delivery>, QueueError>;
+
+    /// Acknowledges and deletes the entry. Only after the outcome is committed.
+    async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError>;
+
+    /// Hands the entry over: at once claimable by anyone, its delivery count as if we had never had
+    /// it. If the entry is gone from the stream, its fields are added again. Does nothing where the
+    /// entry belongs to another worker by now.
+    async fn hand_over(
+        &self,
+        queue: &QueueName,
+        entry: EntryId,
+        raw: &RawEntry,
+    ) -> Result<(), QueueError>;
+
+    /// Leaves the entry pending, to be claimable `remaining` from now (for a task that another
+    /// worker still holds). Does nothing where the entry belongs to another worker by now.
+    async fn postpone(
+        &self,
+        queue: &QueueName,
+        entry: EntryId,
+        remaining: Duration,
+    ) -> Result<(), QueueError>;
+
+    /// Resets the idle time of the entries that are still ours, in one step; for the heartbeat.
+    /// Answers for each whether it is still ours.
+    async fn touch(&self, entries: &[(QueueName, EntryId)]) -> Result<Vec<bool>, QueueError>;
+
+    /// Adds an entry, and gives its id. Used by producers and by the promotion of delayed rows.
+    async fn append(&self, queue: &QueueName, raw: &RawEntry) -> Result<EntryId, QueueError>;
+
+    /// Whether the stream still holds the entry.
+    async fn contains(&self, queue: &QueueName, entry: EntryId) -> Result<bool, QueueError>;
+
+    /// Deletes this worker's consumer of the queue if nothing is pending for it, checked and
+    /// deleted in one step; also those of others that have nothing pending and idled for
+    /// `stale_after`. Answers how many went.
+    async fn reap_consumers(
+        &self,
+        queue: &QueueName,
+        stale_after: Duration,
+    ) -> Result<u64, QueueError>;
+}
+
+/// Errors are those of the connection to Redis.
+pub type QueueError = crate::connection::RedisError;
