@@ -12,6 +12,6 @@ mod task;
 
 pub use fence::{Fence, Held, LockToken};
 pub use ids::{EntryId, IdError, Kind, LockKey, QueueName, TaskId, WorkerId};
-pub use outcome::{Failure, FailureClass, Interruption};
+pub use outcome::{Failure, FailureClass, Interruption, Verdict};
 pub use retry::RetryPolicy;
 pub use task::{Delivery, Malformed, MalformedReason, Origin, PayloadHash, RawEntry, Task};

@@ -69,3 +69,29 @@ pub enum Interruption {
     /// The lease is gone: another worker may run the task.
     LeaseLost,
 }
+
+/// What is recorded of a task after a run, under the fence of its claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its effect exists.
+    Succeeded {
+        /// What the handler gave back, capped by the handler.
+        result: Option<Bytes>,
+    },
+    /// It failed and runs again after `delay`: burns an attempt, sets crashes to 0.
+    Retry {
+        /// What went wrong.
+        failure: Failure,
+        /// From now, by the database's clock.
+        delay: std::time::Duration,
+    },
+    /// It failed, and no attempt is left: status `failed`, and a dead letter in the same
+    /// transaction.
+    Failed {
+        /// What went wrong.
+        failure: Failure,
+    },
+    /// It was cut off by a shutdown or a lost lock: status `released` with a higher fence, payload
+    /// kept; burns neither attempt nor crash.
+    Released,
+}

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::domain::{EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntry, Task};
+
+pub use crate::domain::Verdict;
 
 /// The state of a task's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,32 +79,6 @@ pub enum Claimed {
         /// How often.
         crashes: u32,
     },
-}
-
-/// What becomes of a task after a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its effect exists.
-    Succeeded {
-        /// What the handler gave back, capped by the handler.
-        result: Option<Bytes>,
-    },
-    /// It failed and runs again after `delay`: burns an attempt, sets crashes to 0.
-    Retry {
-        /// What went wrong.
-        failure: Failure,
-        /// From now, by the database's clock.
-        delay: Duration,
-    },
-    /// It failed, and no attempt is left: status `failed`, and a dead letter in the same
-    /// transaction.
-    Failed {
-        /// What went wrong.
-        failure: Failure,
-    },
-    /// It was cut off by a shutdown or a lost lock: status `released` with a higher fence, payload
-    /// kept; burns neither attempt nor crash.
-    Released,
 }
 
 /// Whether a fenced write took place.
