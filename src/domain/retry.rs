@@ -17,6 +17,12 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// The same policy with the task's own number of attempts, where it names one.
+    #[must_use]
+    pub fn with_attempts(self, attempts: Option<u32>) -> Self {
+        Self { max_attempts: attempts.unwrap_or(self.max_attempts), ..self }
+    }
+
     /// The delay after `attempt` (1 for the first) failed; `random` is uniform in `[0, 1)`.
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(32);

@@ -207,6 +207,9 @@ pub enum Performed {
 /// The rows of tasks and resources, the delayed ones, and the dead letters.
 #[async_trait]
 pub trait Ledger: Send + Sync + 'static {
+    /// Whether Postgres answers, lets us in, and has a schema that this version can work with.
+    async fn check(&self) -> Result<(), LedgerError>;
+
     /// Claims a task, with its resource in the same transaction, for one lease from now.
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
 

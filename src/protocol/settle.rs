@@ -56,20 +56,19 @@ fn timed_out(answer: Option<Result<Option<Bytes>, Failure>>, limit: Duration) ->
         Some(Err(failure)) => failure.tail,
         Some(Ok(_)) | None => Bytes::new(),
     };
-    Failure::retry(format!("timed out after {limit:?}; raise `timeout` of its handler if that is too short"))
-        .with_status("timeout")
-        .with_tail(tail)
+    Failure::retry(format!(
+        "timed out after {limit:?}; raise `timeout` of its handler if that is too short"
+    ))
+    .with_status("timeout")
+    .with_tail(tail)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const POLICY: RetryPolicy = RetryPolicy {
-        max_attempts: 3,
-        base: Duration::from_secs(2),
-        max: Duration::from_secs(60),
-    };
+    const POLICY: RetryPolicy =
+        RetryPolicy { max_attempts: 3, base: Duration::from_secs(2), max: Duration::from_secs(60) };
     const LIMIT: Duration = Duration::from_secs(9);
 
     fn judge(

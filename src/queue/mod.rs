@@ -24,6 +24,9 @@ pub struct Demand {
 /// Ready work: read it, keep it, settle it, hand it over.
 #[async_trait]
 pub trait Queue: Send + Sync + 'static {
+    /// Whether Redis answers, lets us in, and is set up so that nothing is evicted.
+    async fn check(&self) -> Result<(), QueueError>;
+
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
     /// group (from 0) where it is missing. After [`Queue::interrupt`] it answers at once, with what
     /// was delivered in the meantime.

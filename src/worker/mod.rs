@@ -1,1 +1,98 @@
-//! To be written.
+//! Rank 4: what pulls tasks and runs them.
+//!
+//! - [`executor`]: one delivery's way, top to bottom;
+//! - [`fetcher`]: one loop per queue that turns free places into deliveries;
+//! - [`heartbeat`]: keeps what runs alive, on a thread of its own;
+//! - [`maintenance`]: promotes due tasks, reaps consumers;
+//! - [`health`]: which store answers, and a probe of the one that does not;
+//! - [`slots`]: who is in flight, and how much more may be;
+//! - [`stop`]: the phase of the drain as the executor feels it;
+//! - [`progress`]: what the watchdog is tied to.
+
+pub mod executor;
+pub mod fetcher;
+pub mod health;
+pub mod heartbeat;
+pub mod maintenance;
+mod outcome_log;
+mod parting;
+pub mod progress;
+pub mod slots;
+pub mod stop;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::domain::QueueName;
+use crate::handler::registry::Registry;
+use crate::lease::LeaseStore;
+use crate::ledger::Ledger;
+use crate::protocol::drain::Phase;
+use crate::queue::Queue;
+
+/// The three stores that a worker stands on.
+#[derive(Clone)]
+pub struct Stores {
+    /// Ready work.
+    pub queue: Arc<dyn Queue>,
+    /// Heartbeat leases.
+    pub leases: Arc<dyn LeaseStore>,
+    /// The authority.
+    pub ledger: Arc<dyn Ledger>,
+}
+
+/// What every part of the worker is given.
+#[derive(Clone)]
+pub struct Context {
+    /// The stores, for all but the heartbeat.
+    pub stores: Stores,
+    /// Kinds and their handlers.
+    pub registry: Arc<Registry>,
+    /// Where handlers run: never on the runtime of the executor.
+    pub handlers: tokio::runtime::Handle,
+    /// The time.
+    pub clock: Clock,
+    /// Where the process stands between running and stopped.
+    pub phase: watch::Receiver<Phase>,
+    /// The same as tokens.
+    pub stop: stop::Stop,
+    /// The mark of the loop that this context was made for.
+    pub progress: progress::Progress,
+    /// Which stores answer.
+    pub health: Arc<health::Health>,
+    /// What runs, as the heartbeat sees it.
+    pub beats: Arc<heartbeat::Beats>,
+    /// Times and limits.
+    pub limits: Limits,
+}
+
+/// Times and limits of a worker.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The lease in Postgres, and the lock's time to live in Redis.
+    pub lease: Duration,
+    /// Between two heartbeats.
+    pub heartbeat: Duration,
+    /// Between two looks for orphans and due tasks, before jitter.
+    pub sweep: Duration,
+    /// How many tasks may be in flight over all queues.
+    pub max_in_flight: usize,
+    /// How many bytes of payload may be in flight over all queues.
+    pub payload_budget: usize,
+    /// How long an unknown kind waits for a worker that knows it.
+    pub unknown_kind_give_up: Duration,
+}
+
+/// One queue that this worker serves.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// Its name.
+    pub name: QueueName,
+    /// How many handlers run at a time.
+    pub concurrency: usize,
+    /// The largest payload, in bytes.
+    pub max_payload: usize,
+}

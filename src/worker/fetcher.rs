@@ -1,0 +1,168 @@
+//! One loop per queue that turns free places into deliveries.
+//!
+//! Reclaimed entries go before new ones, and both only as far as there is room. The loop ends when
+//! the worker leaves: the blocked read is interrupted, and what it had brought is handed over. It
+//! owns the executions that it starts, and waits for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+
+use super::executor::Executor;
+use super::health::AFTER_REFUSAL;
+use super::slots::Slots;
+use super::{Context, Served};
+use crate::clock::BootInstant;
+use crate::domain::{Delivery, EntryId};
+use crate::protocol::backoff;
+use crate::queue::{Demand, QueueError};
+
+/// A blocked read comes back this often, also to show that the loop is alive.
+const BLOCK: Duration = Duration::from_secs(2);
+
+/// No read asks for more: the group size that measured best.
+const MOST_PER_READ: usize = 256;
+
+/// Fetches and starts the deliveries of one queue.
+pub struct Fetcher {
+    context: Context,
+    served: Served,
+    slots: Arc<Slots>,
+    executor: Arc<Executor>,
+    running: TaskTracker,
+    next_sweep: BootInstant,
+    /// Entries may have been delivered to us on a connection that broke.
+    unseen: bool,
+}
+
+impl Fetcher {
+    /// A fetcher for a queue.
+    pub fn new(context: Context, served: Served, slots: Arc<Slots>) -> Self {
+        let executor = Arc::new(Executor::new(context.clone(), served.clone()));
+        let next_sweep = context.clock.now();
+        Self {
+            context,
+            served,
+            slots,
+            executor,
+            running: TaskTracker::new(),
+            next_sweep,
+            unseen: false,
+        }
+    }
+
+    /// Fetches until the worker leaves, then waits for what runs.
+    pub async fn run(mut self) {
+        let leaving = self.context.stop.leaving.clone();
+        while !leaving.is_cancelled() {
+            self.context.progress.came_round();
+            tokio::select! {
+                biased;
+                () = leaving.cancelled() => break,
+                () = self.until_pulling() => {}
+            }
+            if let Err(error) = self.turn().await {
+                self.context.health.redis.doubt(&error);
+                self.unseen = true;
+                let pause =
+                    if error.is_transient() { self.context.limits.sweep } else { AFTER_REFUSAL };
+                tokio::select! {
+                    biased;
+                    () = leaving.cancelled() => break,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+        self.running.close();
+        self.running.wait().await;
+    }
+
+    /// Waits while the worker is quiet or a store is away.
+    async fn until_pulling(&self) {
+        let mut phase = self.context.phase.clone();
+        loop {
+            self.context.health.until_ready().await;
+            if phase.wait_for(|phase| phase.pulls() || phase.is_leaving()).await.is_err() {
+                return;
+            }
+            if self.context.health.is_ready() {
+                return;
+            }
+        }
+    }
+
+    /// One turn: what nobody saw, then orphans, then new entries.
+    async fn turn(&mut self) -> Result<(), QueueError> {
+        let Some(demand) = self.slots.demand() else {
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => {}
+                () = self.slots.freed() => {}
+                () = tokio::time::sleep(self.context.limits.sweep) => {}
+            }
+            return Ok(());
+        };
+        let demand = Demand { entries: demand.entries.min(MOST_PER_READ), ..demand };
+        if self.unseen {
+            return self.look_for_unseen(demand).await;
+        }
+        let now = self.context.clock.now();
+        if now >= self.next_sweep {
+            let queue = Arc::clone(&self.context.stores.queue);
+            let orphans = queue.reclaim(&self.served.name, demand).await?;
+            let sweep = self.context.limits.sweep;
+            if orphans.len() < demand.entries {
+                self.next_sweep = now + backoff::between(sweep / 2, sweep, rand::random());
+            }
+            if !orphans.is_empty() {
+                self.start(orphans);
+                return Ok(());
+            }
+        }
+        let block = BLOCK.min(self.next_sweep.saturating_since(now));
+        self.fetch(demand, block).await
+    }
+
+    /// Reads new entries; a leaving worker interrupts the read and hands over what it brought.
+    async fn fetch(&mut self, demand: Demand, block: Duration) -> Result<(), QueueError> {
+        let queue = Arc::clone(&self.context.stores.queue);
+        let name = self.served.name.clone();
+        let mut fetch = queue.fetch(&name, demand, block);
+        let deliveries = tokio::select! {
+            biased;
+            () = self.context.stop.leaving.cancelled() => {
+                queue.interrupt(&name).await;
+                (&mut fetch).await?
+            }
+            deliveries = &mut fetch => deliveries?,
+        };
+        drop(fetch);
+        self.start(deliveries);
+        Ok(())
+    }
+
+    /// Looks through everything that is pending for our name, and starts what is not in flight.
+    async fn look_for_unseen(&mut self, demand: Demand) -> Result<(), QueueError> {
+        let queue = Arc::clone(&self.context.stores.queue);
+        let mut after = EntryId { ms: 0, seq: 0 };
+        loop {
+            let page = queue.delivered(&self.served.name, after, demand).await?;
+            let Some(last) = page.last() else { break };
+            after = last.entry;
+            self.start(page);
+        }
+        self.unseen = false;
+        Ok(())
+    }
+
+    /// Starts a delivery each; those that are in flight here already are dropped. A leaving worker
+    /// starts them too: the executor hands them over.
+    fn start(&self, deliveries: Vec<Delivery>) {
+        for delivery in deliveries {
+            let Some(place) = self.slots.take(&delivery) else { continue };
+            let executor = Arc::clone(&self.executor);
+            self.running.spawn(async move { executor.execute(delivery, place).await });
+        }
+    }
+}

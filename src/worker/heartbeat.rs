@@ -1,0 +1,262 @@
+//! Keeps alive what runs: the lease in Postgres, the lock, the entry; in that order, one batch each.
+//!
+//! A run registers with [`Beats`] and is kept alive until its [`Guard`] ends. The loop runs on an
+//! OS thread of its own with connections of its own, so that a handler that burns the processor or
+//! a slow completion never costs a lease. Postgres decides: a run is lost when its row says so, when
+//! its lock carries a foreign token, or when its local deadline passes unconfirmed. With Redis away
+//! it goes on while Postgres renews.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Stores;
+use crate::clock::{BootInstant, Clock};
+use crate::domain::{EntryId, Held, QueueName};
+use crate::lease::{Lock, Renewal};
+use crate::ledger::Beat;
+use crate::protocol::lease_clock::LeaseClock;
+
+/// At most this many runs in one command: Lua's `unpack` fails near 8,000 values, and a script that
+/// runs long blocks everybody.
+const GROUP: usize = 500;
+
+/// How often deadlines are looked at between two beats, as a share of the interval.
+const LOOKS_PER_BEAT: u32 = 6;
+
+/// What is registered for one run.
+#[derive(Debug, Clone)]
+pub struct Alive {
+    /// The claim.
+    pub held: Held,
+    /// The lock in Redis.
+    pub lock: Lock,
+    /// The entry in the stream.
+    pub entry: (QueueName, EntryId),
+    /// Until when it is ours for sure.
+    pub lease: LeaseClock,
+}
+
+#[derive(Debug)]
+struct Run {
+    alive: Alive,
+    lost: CancellationToken,
+}
+
+/// The register of what runs, shared by the executor and the loop.
+#[derive(Debug)]
+pub struct Beats {
+    clock: Clock,
+    runs: Mutex<HashMap<u64, Run>>,
+    next: AtomicU64,
+    /// Odd while a beat is under way.
+    beating: watch::Sender<u64>,
+    /// When the loop last came round, in milliseconds of the boot clock.
+    progress: AtomicU64,
+}
+
+impl Beats {
+    /// An empty register.
+    pub fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            runs: Mutex::default(),
+            next: AtomicU64::new(0),
+            beating: watch::Sender::new(0),
+            progress: AtomicU64::new(0),
+        })
+    }
+
+    fn runs(&self) -> MutexGuard<'_, HashMap<u64, Run>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a run alive until the guard ends.
+    pub fn register(self: &Arc<Self>, alive: Alive) -> Guard {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let lost = CancellationToken::new();
+        self.runs().insert(id, Run { alive, lost: lost.clone() });
+        Guard { beats: Arc::clone(self), id, lost }
+    }
+
+    /// How many runs are kept alive.
+    pub fn len(&self) -> usize {
+        self.runs().len()
+    }
+
+    /// Whether nothing is kept alive.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How long ago the loop last came round.
+    pub fn silence(&self) -> Duration {
+        let last = Duration::from_millis(self.progress.load(Ordering::Relaxed));
+        self.clock.now().saturating_since(BootInstant::from_boot(last))
+    }
+
+    fn came_round(&self) {
+        let now = self.clock.now().saturating_since(BootInstant::from_boot(Duration::ZERO));
+        self.progress.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Cancels the runs whose local deadline has passed.
+    fn expire(&self) {
+        let now = self.clock.now();
+        for run in self.runs().values() {
+            if !run.alive.lease.may_start(now) && !run.lost.is_cancelled() {
+                tracing::warn!(
+                    TASK_ID = %run.alive.held.task_id,
+                    FENCE = run.alive.held.fence.0,
+                    "lease ran out unconfirmed; the run is cancelled"
+                );
+                run.lost.cancel();
+            }
+        }
+    }
+
+    fn lose(&self, id: u64, why: &str) {
+        if let Some(run) = self.runs().get(&id)
+            && !run.lost.is_cancelled()
+        {
+            tracing::warn!(
+                TASK_ID = %run.alive.held.task_id,
+                FENCE = run.alive.held.fence.0,
+                "{why}; the run is cancelled"
+            );
+            run.lost.cancel();
+        }
+    }
+}
+
+/// Keeps one run alive until it is ended or dropped.
+#[derive(Debug)]
+pub struct Guard {
+    beats: Arc<Beats>,
+    id: u64,
+    lost: CancellationToken,
+}
+
+impl Guard {
+    /// Fires when the run is no longer ours.
+    pub fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// Whether an effect may start now.
+    pub fn may_start(&self) -> bool {
+        !self.lost.is_cancelled()
+            && self
+                .beats
+                .runs()
+                .get(&self.id)
+                .is_some_and(|run| run.alive.lease.may_start(self.beats.clock.now()))
+    }
+
+    /// Ends the beats of this run, and waits for the one under way: a beat that came after the lock
+    /// was deleted would set it again.
+    pub async fn end(self) {
+        self.beats.runs().remove(&self.id);
+        let mut beating = self.beats.beating.subscribe();
+        let current = *beating.borrow_and_update();
+        if current % 2 == 1 {
+            // The sender lives in `beats`, which we hold: this cannot fail.
+            let _ = beating.wait_for(|beat| *beat != current).await;
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.beats.runs().remove(&self.id);
+    }
+}
+
+/// Beats until `stop` resolves. `stores` are the loop's own.
+pub async fn run(
+    beats: &Beats,
+    stores: &Stores,
+    interval: Duration,
+    stop: impl Future<Output = ()>,
+) {
+    let mut stop = std::pin::pin!(stop);
+    let mut looks = tokio::time::interval(interval / LOOKS_PER_BEAT);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut until_beat = LOOKS_PER_BEAT;
+    loop {
+        beats.came_round();
+        tokio::select! {
+            biased;
+            () = &mut stop => return,
+            _ = looks.tick() => {}
+        }
+        beats.expire();
+        until_beat -= 1;
+        if until_beat > 0 {
+            continue;
+        }
+        until_beat = LOOKS_PER_BEAT;
+        beats.beating.send_modify(|beat| *beat += 1);
+        {
+            let mut beat = std::pin::pin!(beat(beats, stores));
+            loop {
+                beats.came_round();
+                tokio::select! {
+                    biased;
+                    () = &mut beat => break,
+                    _ = looks.tick() => beats.expire(),
+                }
+            }
+        }
+        beats.beating.send_modify(|beat| *beat += 1);
+    }
+}
+
+async fn beat(beats: &Beats, stores: &Stores) {
+    let alive: Vec<(u64, Alive)> =
+        beats.runs().iter().map(|(id, run)| (*id, run.alive.clone())).collect();
+    for group in alive.chunks(GROUP) {
+        renew_leases(beats, stores, group).await;
+        tokio::join!(renew_locks(beats, stores, group), touch_entries(stores, group));
+    }
+}
+
+async fn renew_leases(beats: &Beats, stores: &Stores, group: &[(u64, Alive)]) {
+    let held: Vec<Held> = group.iter().map(|(_, alive)| alive.held.clone()).collect();
+    let sent = beats.clock.now();
+    // An error is reported by the health probe; until it ends, the local deadline decides.
+    let Ok(answers) = stores.ledger.renew(&held).await else { return };
+    for ((id, _), answer) in group.iter().zip(answers) {
+        match answer {
+            Beat::Renewed => {
+                if let Some(run) = beats.runs().get_mut(id) {
+                    run.alive.lease.confirm(sent);
+                }
+            }
+            Beat::Locked => {}
+            Beat::Lost => beats.lose(*id, "the ledger gave the task to another worker"),
+        }
+    }
+}
+
+async fn renew_locks(beats: &Beats, stores: &Stores, group: &[(u64, Alive)]) {
+    let locks: Vec<Lock> = group.iter().map(|(_, alive)| alive.lock.clone()).collect();
+    let Ok(answers) = stores.leases.renew(&locks).await else { return };
+    for ((id, _), answer) in group.iter().zip(answers) {
+        match answer {
+            Renewal::Renewed => {}
+            Renewal::Foreign => beats.lose(*id, "its lock carries another worker's token"),
+        }
+    }
+}
+
+async fn touch_entries(stores: &Stores, group: &[(u64, Alive)]) {
+    let entries: Vec<_> = group.iter().map(|(_, alive)| alive.entry.clone()).collect();
+    // An entry that is no longer ours proves nothing: the ledger refuses whoever has it now.
+    let _ = stores.queue.touch(&entries).await;
+}

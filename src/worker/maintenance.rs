@@ -1,0 +1,107 @@
+//! Promotes what is due, and reaps consumers that have nothing left.
+//!
+//! A due row's entry goes into the stream first and the row is marked after that: a crash between
+//! the two leaves one entry too many, which the ledger answers as done or running; the other order
+//! would lose the task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Context;
+use crate::domain::QueueName;
+use crate::ledger::Due;
+use crate::protocol::backoff;
+
+/// At most this many rows per look.
+const DUE_PER_LOOK: usize = 256;
+
+/// Between two looks for stale consumers.
+const REAP_EVERY: Duration = Duration::from_secs(60);
+
+/// A consumer that has nothing pending and was idle this long belongs to a worker that is gone.
+const STALE_CONSUMER: Duration = Duration::from_secs(600);
+
+/// Sweeps until the worker leaves.
+pub struct Maintenance {
+    context: Context,
+    queues: Vec<QueueName>,
+}
+
+impl Maintenance {
+    /// Maintenance of the queues that this worker serves (and of every delayed row).
+    pub const fn new(context: Context, queues: Vec<QueueName>) -> Self {
+        Self { context, queues }
+    }
+
+    /// Sweeps until the worker leaves.
+    pub async fn run(self) {
+        let leaving = self.context.stop.leaving.clone();
+        let mut reap = tokio::time::interval(REAP_EVERY);
+        reap.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let sweep = self.context.limits.sweep;
+            let pause = backoff::between(sweep / 2, sweep, rand::random());
+            tokio::select! {
+                biased;
+                () = leaving.cancelled() => return,
+                _ = reap.tick() => self.reap().await,
+                () = tokio::time::sleep(pause) => {}
+            }
+            tokio::select! {
+                biased;
+                () = leaving.cancelled() => return,
+                () = self.context.health.until_ready() => {}
+            }
+            self.promote().await;
+        }
+    }
+
+    async fn promote(&self) {
+        loop {
+            let due = match self.context.stores.ledger.due(DUE_PER_LOOK).await {
+                Ok(due) => due,
+                Err(error) => return self.context.health.postgres.doubt(&error),
+            };
+            let full = due.len() == DUE_PER_LOOK;
+            let promotions = due.into_iter().map(|due| self.promote_one(due));
+            futures_util::future::join_all(promotions).await;
+            if !full || self.context.stop.leaving.is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    async fn promote_one(&self, due: Due) {
+        let queue = Arc::clone(&self.context.stores.queue);
+        let still_there = match due.entry {
+            Some(entry) => {
+                queue.contains(&due.queue, entry).await.map(|there| there.then_some(entry))
+            }
+            None => Ok(None),
+        };
+        let entry = match still_there {
+            Ok(Some(entry)) => Ok(entry),
+            Ok(None) => queue.append(&due.queue, &due.raw).await,
+            Err(error) => Err(error),
+        };
+        match entry {
+            Ok(entry) => {
+                if let Err(error) = self.context.stores.ledger.promoted(&due, entry).await {
+                    self.context.health.postgres.doubt(&error);
+                }
+            }
+            // The row stays as it is; its reservation ends by itself.
+            Err(error) => self.context.health.redis.doubt(&error),
+        }
+    }
+
+    async fn reap(&self) {
+        for queue in &self.queues {
+            if let Err(error) =
+                self.context.stores.queue.reap_consumers(queue, STALE_CONSUMER).await
+            {
+                self.context.health.redis.doubt(&error);
+            }
+        }
+    }
+}

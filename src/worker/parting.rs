@@ -1,0 +1,195 @@
+//! What becomes of the stream's entry when its delivery is over, and of tasks that are not run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::executor::Executor;
+use crate::domain::{Delivery, Malformed, MalformedReason, Task};
+use crate::lease::Lock;
+use crate::ledger::{Claimed, DelayReason, Delayed, Recorded};
+use crate::protocol::backoff::{self, Backoff};
+
+/// A task whose resource is busy waits between these before it asks again.
+const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// A task of an unknown kind waits between these for a worker that knows it.
+const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// A row that moved on under our hands is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// While the worker leaves, an acknowledgement is tried this often: its outcome is committed, and
+/// whoever gets the entry next finds it done.
+const PARTING_TRIES: u32 = 3;
+
+/// What becomes of the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Committed in the ledger: acknowledge and delete it.
+    Acknowledge,
+    /// Ours no longer: at once claimable by anyone.
+    HandOver,
+    /// Another worker has the task for this long: claimable after that.
+    Postpone(Duration),
+    /// Nothing can be said about it: it idles, and is reclaimed.
+    Leave,
+}
+
+impl Executor {
+    /// Leaves the entry as `exit` says, and releases the lock: after an acknowledgement has been
+    /// committed in any order, before a hand-over first, so that the next one finds it free.
+    pub(super) async fn part(&self, delivery: &Delivery, exit: Exit, lock: Option<Lock>) {
+        match exit {
+            Exit::Acknowledge => {
+                tokio::join!(self.acknowledge(delivery), self.unlock(lock));
+            }
+            Exit::Leave => self.unlock(lock).await,
+            Exit::HandOver => {
+                self.unlock(lock).await;
+                let queue = &self.context.stores.queue;
+                let answer = queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw).await;
+                if let Err(error) = answer {
+                    self.context.health.redis.doubt(&error);
+                }
+            }
+            Exit::Postpone(remaining) => {
+                self.unlock(lock).await;
+                let queue = &self.context.stores.queue;
+                let answer = queue.postpone(&delivery.queue, delivery.entry, remaining).await;
+                if let Err(error) = answer {
+                    self.context.health.redis.doubt(&error);
+                }
+            }
+        }
+    }
+
+    /// Keeps the acknowledgement until Redis takes it.
+    async fn acknowledge(&self, delivery: &Delivery) {
+        let mut tries = 0;
+        while let Err(error) =
+            self.context.stores.queue.settle(&delivery.queue, delivery.entry).await
+        {
+            self.context.health.redis.doubt(&error);
+            tries += 1;
+            if self.context.stop.leaving.is_cancelled() && tries >= PARTING_TRIES {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.context.stop.abandon.cancelled() => return,
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+            }
+        }
+    }
+
+    /// Deletes the lock; where that fails, its time to live does.
+    async fn unlock(&self, lock: Option<Lock>) {
+        if let Some(lock) = lock
+            && let Err(error) = self.context.stores.leases.release(&lock).await
+        {
+            self.context.health.redis.doubt(&error);
+        }
+    }
+
+    /// What a refused claim means for the entry.
+    pub(super) async fn not_claimed(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        refused: Claimed,
+    ) -> Exit {
+        match refused {
+            Claimed::Done(_) | Claimed::Delayed => Exit::Acknowledge,
+            Claimed::Running { remaining } => Exit::Postpone(remaining),
+            Claimed::Contended { .. } => self.contended(task).await,
+            Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
+            Claimed::Conflict => {
+                let message = format!(
+                    "task_id {:?} was used before for another kind, payload or lock_key; \
+                     enqueue under a new id",
+                    task.id.as_str()
+                );
+                let reason = MalformedReason::Refused;
+                self.bury(delivery, &Malformed { reason, message }).await
+            }
+            Claimed::Granted(_) => Exit::HandOver,
+        }
+    }
+
+    /// Stores an entry that can never run among the dead letters.
+    pub(super) async fn bury(&self, delivery: &Delivery, malformed: &Malformed) -> Exit {
+        let ledger = &self.context.stores.ledger;
+        match ledger.bury(&delivery.queue, delivery.entry, &delivery.raw, malformed).await {
+            Ok(()) => {
+                tracing::warn!(
+                    QUEUE = %delivery.queue,
+                    "entry {} dead-lettered as {}: {}",
+                    delivery.entry,
+                    malformed.reason.as_str(),
+                    malformed.message
+                );
+                Exit::Acknowledge
+            }
+            Err(error) => self.ledger_failed(&error),
+        }
+    }
+
+    /// How long the task must not run yet.
+    pub(super) fn not_before(&self, task: &Task) -> Option<Duration> {
+        let ahead = task.not_before_ms?.saturating_sub(self.context.clock.wall_ms());
+        u64::try_from(ahead).ok().filter(|ms| *ms > 0).map(Duration::from_millis)
+    }
+
+    /// No handler here knows the kind; in a rolling deploy another worker may.
+    pub(super) async fn delay_unknown(&self, task: &Arc<Task>) -> Exit {
+        tracing::warn!(
+            TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+            "no handler for this kind; left for a worker that has [handler.{}]", task.kind
+        );
+        let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, rand::random());
+        let give_up = self.context.limits.unknown_kind_give_up;
+        self.delay(task, delay, DelayReason::UnknownKind { give_up }).await
+    }
+
+    /// The task's resource is busy: it waits without burning anything.
+    pub(super) async fn contended(&self, task: &Arc<Task>) -> Exit {
+        let delay = backoff::between(CONTENTION.0, CONTENTION.1, rand::random());
+        self.delay(task, delay, DelayReason::Contended).await
+    }
+
+    /// Puts the task into Postgres until later.
+    pub(super) async fn delay(
+        &self,
+        task: &Arc<Task>,
+        delay: Duration,
+        reason: DelayReason,
+    ) -> Exit {
+        match self.context.stores.ledger.delay(task, delay, reason).await {
+            Ok(Delayed::Committed) => Exit::Acknowledge,
+            Ok(Delayed::GaveUp) => {
+                tracing::warn!(
+                    TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+                    "dead: no worker knew its kind in time"
+                );
+                Exit::Acknowledge
+            }
+            Ok(Delayed::Stale) => Exit::Postpone(LOOK_AGAIN),
+            Err(error) => self.ledger_failed(&error),
+        }
+    }
+
+    /// The task crashed too many workers in a row.
+    async fn condemn(&self, task: &Arc<Task>, crashes: u32) -> Exit {
+        match self.context.stores.ledger.condemn(task).await {
+            Ok(Recorded::Committed) => {
+                tracing::error!(
+                    TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+                    "dead: its worker went away {crashes} times in a row while it ran"
+                );
+                Exit::Acknowledge
+            }
+            Ok(Recorded::Stale) => Exit::Postpone(LOOK_AGAIN),
+            Err(error) => self.ledger_failed(&error),
+        }
+    }
+}
