@@ -1,1 +1,20 @@
-//! To be written.
+//! Rank 6: the life of the process. Builds the parts, starts them in order, stops them in reverse,
+//! and tells systemd.
+//!
+//! [`run`] is the whole of it. One `select!` only names what happened; [`Phase::on`] decides, and
+//! the phase is published to all parts. Three runtimes keep out of each other's way: this one
+//! coordinates, handlers have threads of their own, and so has the heartbeat.
+//!
+//! [`Phase::on`]: crate::protocol::drain::Phase::on
+
+mod build;
+mod handlers;
+mod life;
+mod marker;
+mod reload;
+mod signals;
+mod status;
+mod systemd;
+
+pub use build::{Secrets, ledger_options, redis_target};
+pub use life::{StartError, Startup, run};

@@ -82,13 +82,15 @@ impl Fetcher {
     async fn until_pulling(&self) {
         let mut phase = self.context.phase.clone();
         loop {
-            self.context.health.until_ready().await;
-            if phase.wait_for(|phase| phase.pulls() || phase.is_leaving()).await.is_err() {
+            let pulling = async {
+                self.context.health.until_ready().await;
+                phase.wait_for(|phase| phase.pulls()).await.is_ok() && self.context.health.is_ready()
+            };
+            // Comes back now and then only to show that the loop is alive.
+            if tokio::time::timeout(BLOCK, pulling).await == Ok(true) {
                 return;
             }
-            if self.context.health.is_ready() {
-                return;
-            }
+            self.context.progress.came_round();
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -91,31 +91,23 @@ impl Store {
         let _ = self.state.subscribe().wait_for(|state| *state == State::Up).await;
     }
 
-    /// Probes whenever the store is not up, until `stop` resolves.
-    async fn watch<F, Fut, E>(&self, probe: F, stop: impl Future<Output = ()>)
+    /// Probes whenever the store is not up; never ends.
+    async fn watch<F, Fut, E>(&self, probe: F)
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), E>>,
         E: Display,
     {
         let mut states = self.state.subscribe();
-        let mut stop = std::pin::pin!(stop);
         loop {
-            tokio::select! {
-                biased;
-                () = &mut stop => return,
-                _ = states.wait_for(|state| *state != State::Up) => {}
-            }
+            // The sender lives in `self`: this cannot fail.
+            let _ = states.wait_for(|state| *state != State::Up).await;
             self.probed(probe().await.map_err(|error| error.to_string()));
             let probes = match &*self.state.borrow() {
                 State::Up | State::Doubted => 1,
                 State::Down { probes, .. } => *probes,
             };
-            tokio::select! {
-                biased;
-                () = &mut stop => return,
-                () = tokio::time::sleep(Backoff::STORE.wait(probes, rand::random())) => {}
-            }
+            tokio::time::sleep(Backoff::STORE.wait(probes, rand::random())).await;
         }
     }
 }
@@ -127,8 +119,6 @@ pub struct Health {
     pub redis: Store,
     /// The ledger.
     pub postgres: Store,
-    /// What else keeps the worker from pulling, in words for `STATUS=`.
-    note: Mutex<Option<String>>,
 }
 
 impl Health {
@@ -137,7 +127,6 @@ impl Health {
         Arc::new(Self {
             redis: Store::new("redis", clock),
             postgres: Store::new("postgres", clock),
-            note: Mutex::default(),
         })
     }
 
@@ -160,15 +149,14 @@ impl Health {
             State::Doubted => Some(format!("connecting to {}", store.name)),
             State::Down { reason, .. } => Some(format!("waiting for {}: {reason}", store.name)),
         };
-        let note = self.note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        note.or_else(|| of(&self.postgres)).or_else(|| of(&self.redis))
+        of(&self.postgres).or_else(|| of(&self.redis))
     }
 
-    /// Probes the stores whenever one is in doubt, until `stop` resolves.
-    pub async fn watch(&self, stores: &Stores, stop: impl Future<Output = ()> + Clone) {
+    /// Probes the stores whenever one is in doubt; never ends.
+    pub async fn watch(&self, stores: &Stores) {
         tokio::join!(
-            self.redis.watch(|| stores.queue.check(), stop.clone()),
-            self.postgres.watch(|| stores.ledger.check(), stop),
+            self.redis.watch(|| stores.queue.check()),
+            self.postgres.watch(|| stores.ledger.check()),
         );
     }
 }

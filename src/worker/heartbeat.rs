@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Stores;
+use super::progress::Progress;
 use crate::clock::{BootInstant, Clock};
 use crate::domain::{EntryId, Held, QueueName};
 use crate::lease::{Lock, Renewal};
@@ -45,6 +46,7 @@ pub struct Alive {
 #[derive(Debug)]
 struct Run {
     alive: Alive,
+    since: BootInstant,
     lost: CancellationToken,
 }
 
@@ -56,8 +58,7 @@ pub struct Beats {
     next: AtomicU64,
     /// Odd while a beat is under way.
     beating: watch::Sender<u64>,
-    /// When the loop last came round, in milliseconds of the boot clock.
-    progress: AtomicU64,
+    progress: Progress,
 }
 
 impl Beats {
@@ -68,7 +69,7 @@ impl Beats {
             runs: Mutex::default(),
             next: AtomicU64::new(0),
             beating: watch::Sender::new(0),
-            progress: AtomicU64::new(0),
+            progress: Progress::new(clock),
         })
     }
 
@@ -80,29 +81,20 @@ impl Beats {
     pub fn register(self: &Arc<Self>, alive: Alive) -> Guard {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let lost = CancellationToken::new();
-        self.runs().insert(id, Run { alive, lost: lost.clone() });
+        self.runs().insert(id, Run { alive, since: self.clock.now(), lost: lost.clone() });
         Guard { beats: Arc::clone(self), id, lost }
     }
 
-    /// How many runs are kept alive.
-    pub fn len(&self) -> usize {
-        self.runs().len()
-    }
-
-    /// Whether nothing is kept alive.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// How many runs are kept alive, and the age of the oldest.
+    pub fn census(&self) -> (usize, Option<Duration>) {
+        let runs = self.runs();
+        let oldest = runs.values().map(|run| run.since).min();
+        (runs.len(), oldest.map(|since| self.clock.now().saturating_since(since)))
     }
 
     /// How long ago the loop last came round.
     pub fn silence(&self) -> Duration {
-        let last = Duration::from_millis(self.progress.load(Ordering::Relaxed));
-        self.clock.now().saturating_since(BootInstant::from_boot(last))
-    }
-
-    fn came_round(&self) {
-        let now = self.clock.now().saturating_since(BootInstant::from_boot(Duration::ZERO));
-        self.progress.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.progress.silence()
     }
 
     /// Cancels the runs whose local deadline has passed.
@@ -189,7 +181,7 @@ pub async fn run(
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut until_beat = LOOKS_PER_BEAT;
     loop {
-        beats.came_round();
+        beats.progress.came_round();
         tokio::select! {
             biased;
             () = &mut stop => return,
@@ -205,7 +197,7 @@ pub async fn run(
         {
             let mut beat = std::pin::pin!(beat(beats, stores));
             loop {
-                beats.came_round();
+                beats.progress.came_round();
                 tokio::select! {
                     biased;
                     () = &mut beat => break,

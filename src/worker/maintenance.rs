@@ -19,7 +19,7 @@ const DUE_PER_LOOK: usize = 256;
 const REAP_EVERY: Duration = Duration::from_secs(60);
 
 /// A consumer that has nothing pending and was idle this long belongs to a worker that is gone.
-const STALE_CONSUMER: Duration = Duration::from_secs(600);
+pub const STALE_CONSUMER: Duration = Duration::from_secs(600);
 
 /// Sweeps until the worker leaves.
 pub struct Maintenance {

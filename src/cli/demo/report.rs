@@ -1,0 +1,69 @@
+//! The table at the end, and whether the promises were kept.
+
+use serde::Serialize;
+
+/// The lock's time to live in the demo, in seconds: the default.
+pub(super) const TTL_SECONDS: f64 = 5.0;
+
+/// What was counted.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) enqueued: u32,
+    pub(super) succeeded: i64,
+    pub(super) failed: i64,
+    pub(super) dead: i64,
+    pub(super) effects_in_database: i64,
+    pub(super) lost: i64,
+    pub(super) duplicated: i64,
+    pub(super) killed_in_mid_task: usize,
+    pub(super) external_reruns: i64,
+    pub(super) zombie_locks: i64,
+    pub(super) seconds_to_recover: f64,
+    pub(super) seconds_to_drain: f64,
+}
+
+impl Report {
+    /// Whether every promise was kept.
+    pub(super) fn kept(&self) -> bool {
+        self.lost == 0
+            && self.duplicated == 0
+            && self.dead == 0
+            && self.zombie_locks == 0
+            && self.killed_in_mid_task > 0
+            && self.seconds_to_recover <= TTL_SECONDS + 1.0
+    }
+
+    pub(super) fn print(&self) {
+        let rows = [
+            ("enqueued", self.enqueued.to_string(), ""),
+            ("succeeded", self.succeeded.to_string(), ""),
+            ("failed", self.failed.to_string(), "every tenth program fails for good, as planned"),
+            ("effects found in the database", self.effects_in_database.to_string(), ""),
+            ("lost", self.lost.to_string(), "must be 0"),
+            ("duplicated in the database", self.duplicated.to_string(), "must be 0"),
+            ("cut off by the SIGKILL", self.killed_in_mid_task.to_string(), "tasks in mid-run"),
+            (
+                "external reruns",
+                self.external_reruns.to_string(),
+                "programs started again, after the crash only",
+            ),
+            ("zombie locks left", self.zombie_locks.to_string(), "must be 0"),
+            (
+                "seconds to recover",
+                format!("{:.2}", self.seconds_to_recover),
+                "after the SIGKILL; at most TTL + 1 s = 6",
+            ),
+            ("seconds to drain", format!("{:.2}", self.seconds_to_drain), "after the SIGTERM"),
+        ];
+        println!();
+        for (name, value, note) in rows {
+            println!("  {name:<30} {value:>8}   {note}");
+        }
+        println!();
+        if self.kept() {
+            println!("  All promises kept.");
+        } else {
+            println!("  A PROMISE BROKE. Please report this table.");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! From the first line of `run` to the exit: start in order, one event at a time, stop in reverse.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::build::{self, Secrets};
+use super::marker::Marker;
+use super::reload::Reloader;
+use super::signals::{Request, Requests};
+use super::status;
+use super::systemd::Notifier;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::domain::WorkerId;
+use crate::handler::registry::Registry;
+use crate::protocol::drain::{Budget, Event, Phase};
+use crate::telemetry::LogHandle;
+use crate::worker::fetcher::Fetcher;
+use crate::worker::health::Health;
+use crate::worker::heartbeat::{self, Beats};
+use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
+use crate::worker::progress::{LONGEST_TURN, Progress};
+use crate::worker::slots::{Shared, Slots};
+use crate::worker::stop::Stop;
+use crate::worker::{Context, Served, Stores};
+
+/// How often the status line is renewed and, without a watchdog, the loop comes round.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the parts have to end once the way out is over.
+const LAST_MOMENTS: Duration = Duration::from_millis(500);
+
+/// What the process starts from.
+pub struct Startup {
+    /// The configuration, checked.
+    pub config: Config,
+    /// Where it came from, for a reload.
+    pub config_path: PathBuf,
+    /// Handlers registered in code; those of the configuration are added.
+    pub native: Registry,
+    /// Changes the log level on a reload.
+    pub log: Option<LogHandle>,
+}
+
+/// The process could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The operating system refused something that the worker cannot do without.
+    #[error("failed to {what}: {source}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// A handler of the configuration cannot be built.
+    #[error("handler.{kind}: {message}")]
+    Handler {
+        /// Which kind.
+        kind: String,
+        /// What is wrong, and the remedy.
+        message: String,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+/// Runs a worker until it has drained. Blocks the calling thread, which coordinates.
+pub fn run(startup: Startup) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("start the coordinating runtime"))?;
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    if startup.config.worker.threads > 0 {
+        threads.worker_threads(startup.config.worker.threads);
+    }
+    let handlers = threads
+        .thread_name("handler")
+        .enable_all()
+        .build()
+        .map_err(system("start the handlers' threads"))?;
+    let ended = runtime.block_on(Life::start(startup, handlers.handle().clone())?.run());
+    // A native handler that neither awaits nor returns must not hold up the exit.
+    handlers.shutdown_background();
+    ended
+}
+
+/// The running process.
+struct Life {
+    clock: Clock,
+    requests: Requests,
+    notifier: Notifier,
+    phase: watch::Sender<Phase>,
+    stop: Stop,
+    budget: Budget,
+    health: Arc<Health>,
+    beats: Arc<Beats>,
+    shared: Arc<Shared>,
+    stores: Stores,
+    queues: Vec<(Served, Arc<Slots>, Progress)>,
+    context: Context,
+    marker: Option<Marker>,
+    reloader: Reloader,
+    heartbeat: Heartbeat,
+}
+
+/// The heartbeat's thread, and how to end it.
+struct Heartbeat {
+    thread: Option<std::thread::JoinHandle<()>>,
+    end: Option<oneshot::Sender<()>>,
+}
+
+impl Life {
+    fn start(startup: Startup, handlers: tokio::runtime::Handle) -> Result<Self, StartError> {
+        let Startup { config, config_path, native, log } = startup;
+        let requests = Requests::listen().map_err(system("listen for signals"))?;
+        crate::handler::exec::become_reaper().map_err(system("become the reaper of children"))?;
+        let clock = Clock::System;
+        let worker = WorkerId::random();
+        tracing::info!(
+            "queue-worker {} starts as {worker}, pid {}",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id()
+        );
+        let marker = set_marker(&config, worker, clock);
+        let secrets = Secrets::of(&config);
+        let registry = Arc::new(native);
+        super::handlers::register(&registry, &config)?;
+        let beats = Beats::new(clock);
+        let heartbeat = spawn_heartbeat(&config, &secrets, worker, &beats)?;
+        let stores = build::stores(&config, &secrets, worker, clock);
+        let (phase, phase_seen) = watch::channel(Phase::Running);
+        let stop = Stop::default();
+        let health = Health::new(clock);
+        let shared =
+            Shared::new(config.worker.max_in_flight, config.worker.payload_budget.as_usize());
+        let context = Context {
+            stores: stores.clone(),
+            registry: Arc::clone(&registry),
+            handlers,
+            clock,
+            phase: phase_seen,
+            stop: stop.clone(),
+            progress: Progress::new(clock),
+            health: Arc::clone(&health),
+            beats: Arc::clone(&beats),
+            limits: build::limits(&config),
+        };
+        let queues = build::served(&config)
+            .into_iter()
+            .map(|served| {
+                let slots = Slots::new(&shared, served.concurrency, clock);
+                (served, slots, Progress::new(clock))
+            })
+            .collect();
+        Ok(Self {
+            clock,
+            requests,
+            notifier: Notifier::default(),
+            phase,
+            stop,
+            budget: build::budget(&config),
+            health,
+            beats,
+            shared,
+            stores,
+            queues,
+            context,
+            marker,
+            reloader: Reloader::new(config, config_path, registry, log),
+            heartbeat,
+        })
+    }
+
+    /// One event at a time until the way out is over.
+    async fn run(mut self) -> Result<(), StartError> {
+        let mut helpers = self.start_helpers();
+        let mut fetchers = self.start_fetchers();
+        self.notifier.ready();
+        let mut ticks = tokio::time::interval(
+            Notifier::watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
+        );
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let began = loop {
+            let phase = *self.phase.borrow();
+            if phase.is_over() {
+                break phase;
+            }
+            let event = tokio::select! {
+                biased;
+                request = self.requests.next() => match request {
+                    Request::Drain(event) => event,
+                    Request::Reload => {
+                        self.reload();
+                        continue;
+                    }
+                },
+                () = self.until(phase) => Event::Tick,
+                ended = fetchers.join_next() => match ended {
+                    Some(_) => continue,
+                    None => Event::Idle,
+                },
+                _ = ticks.tick() => {
+                    self.tick();
+                    Event::Tick
+                }
+            };
+            self.on(event);
+        };
+        self.end(began, &mut helpers, &mut fetchers).await;
+        Ok(())
+    }
+
+    fn on(&mut self, event: Event) {
+        let before = *self.phase.borrow();
+        let phase = before.on(event, self.clock.now(), self.budget);
+        if phase == before {
+            return;
+        }
+        if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
+            self.notifier.stopping();
+        }
+        self.stop.publish(phase);
+        self.phase.send_replace(phase);
+        let status = status::line(phase, &self.beats, &self.health, self.clock);
+        tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
+        self.notifier.status(status);
+    }
+
+    fn tick(&mut self) {
+        let phase = *self.phase.borrow();
+        self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
+        if self.is_well(phase) {
+            self.notifier.watchdog();
+        }
+    }
+
+    /// Whether every loop comes round. A leaving worker's fetchers have ended.
+    fn is_well(&self, phase: Phase) -> bool {
+        let loops = self.queues.iter().map(|(_, _, progress)| progress.silence());
+        self.beats.silence() < LONGEST_TURN
+            && (phase.is_leaving() || loops.into_iter().all(|silence| silence < LONGEST_TURN))
+    }
+
+    fn reload(&mut self) {
+        self.notifier.reloading();
+        if let Some(config) = self.reloader.reload() {
+            self.budget = build::budget(config);
+            for served in build::served(config) {
+                for (_, slots, _) in self.queues.iter().filter(|(q, _, _)| q.name == served.name) {
+                    slots.set_concurrency(served.concurrency);
+                }
+            }
+        }
+        self.notifier.ready();
+    }
+
+    /// Sleeps until time alone leads on.
+    async fn until(&self, phase: Phase) {
+        match phase.next_deadline() {
+            Some(deadline) => {
+                tokio::time::sleep(deadline.saturating_since(self.clock.now())).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn start_fetchers(&self) -> JoinSet<()> {
+        let mut fetchers = JoinSet::new();
+        for (served, slots, progress) in &self.queues {
+            let context = Context { progress: progress.clone(), ..self.context.clone() };
+            fetchers.spawn(Fetcher::new(context, served.clone(), Arc::clone(slots)).run());
+        }
+        fetchers
+    }
+
+    fn start_helpers(&self) -> JoinSet<()> {
+        let mut helpers = JoinSet::new();
+        let names = self.queues.iter().map(|(served, _, _)| served.name.clone()).collect();
+        helpers.spawn(Maintenance::new(self.context.clone(), names).run());
+        let (health, stores) = (Arc::clone(&self.health), self.stores.clone());
+        helpers.spawn(async move { health.watch(&stores).await });
+        helpers.spawn(crate::handler::exec::sweep_orphans());
+        helpers
+    }
+
+    /// The way out is over: in reverse, each part with a bound.
+    async fn end(mut self, phase: Phase, helpers: &mut JoinSet<()>, fetchers: &mut JoinSet<()>) {
+        let _ = tokio::time::timeout(LAST_MOMENTS, async {
+            while fetchers.join_next().await.is_some() {}
+        })
+        .await;
+        fetchers.abort_all();
+        helpers.abort_all();
+        if let Some(end) = self.heartbeat.end.take() {
+            let _ = end.send(());
+        }
+        let reaped = tokio::time::timeout(LAST_MOMENTS, self.leave_the_groups()).await;
+        if reaped.is_err() {
+            tracing::debug!("the consumers stay behind; another worker reaps them");
+        }
+        if let Some(thread) = self.heartbeat.thread.take()
+            && thread.is_finished()
+        {
+            let _ = thread.join();
+        }
+        crate::handler::exec::kill_all_children();
+        if phase == Phase::Stopped {
+            if let Some(marker) = self.marker.take() {
+                marker.clear();
+            }
+            tracing::info!("drained, nothing left behind");
+        } else {
+            tracing::warn!(
+                "the drain's budget is spent with {} tasks in hand; other workers take them over \
+                 when their leases end",
+                self.shared.in_flight()
+            );
+        }
+        self.notifier.status("stopped".to_owned());
+    }
+
+    async fn leave_the_groups(&self) {
+        for (served, _, _) in &self.queues {
+            let _ = self.stores.queue.reap_consumers(&served.name, STALE_CONSUMER).await;
+        }
+    }
+}
+
+fn set_marker(config: &Config, worker: WorkerId, clock: Clock) -> Option<Marker> {
+    let folder = &config.worker.state_dir;
+    match Marker::set(folder, worker, clock.wall_ms()) {
+        Ok((marker, None)) => Some(marker),
+        Ok((marker, Some(left))) => {
+            tracing::warn!(
+                "the last process (pid {}, worker {}) ended without draining: killed, crashed, or \
+                 cut off by TimeoutStopSec; its tasks are taken over when their leases end",
+                left.pid,
+                left.worker
+            );
+            Some(marker)
+        }
+        Err(error) => {
+            tracing::warn!(
+                "{}: {error}; an unclean end will not be told at the next start (set \
+                 worker.state_dir to a folder of this worker's own)",
+                folder.display()
+            );
+            None
+        }
+    }
+}
+
+fn spawn_heartbeat(
+    config: &Config,
+    secrets: &Secrets,
+    worker: WorkerId,
+    beats: &Arc<Beats>,
+) -> Result<Heartbeat, StartError> {
+    let (end, ended) = oneshot::channel::<()>();
+    let (config, secrets, beats) = (config.clone(), secrets.clone(), Arc::clone(beats));
+    let thread = std::thread::Builder::new()
+        .name("heartbeat".to_owned())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = runtime else {
+                tracing::error!("the heartbeat's runtime did not start; the watchdog will tell");
+                return;
+            };
+            runtime.block_on(async {
+                let stores = build::heartbeat_stores(&config, &secrets, worker, Clock::System);
+                let stop = async { drop(ended.await) };
+                heartbeat::run(&beats, &stores, config.lease.heartbeat, stop).await;
+            });
+        })
+        .map_err(system("start the heartbeat's thread"))?;
+    Ok(Heartbeat { thread: Some(thread), end: Some(end) })
+}

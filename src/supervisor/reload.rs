@@ -1,0 +1,55 @@
+//! SIGHUP: reads the configuration again, applies what can be applied, and says what cannot.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{Config, Environment, reloadable};
+use crate::handler::registry::Registry;
+use crate::telemetry::LogHandle;
+
+/// What a reload works on.
+pub(super) struct Reloader {
+    config: Config,
+    path: PathBuf,
+    registry: Arc<Registry>,
+    log: Option<LogHandle>,
+}
+
+impl Reloader {
+    pub(super) const fn new(
+        config: Config,
+        path: PathBuf,
+        registry: Arc<Registry>,
+        log: Option<LogHandle>,
+    ) -> Self {
+        Self { config, path, registry, log }
+    }
+
+    /// Reads and applies; the caller applies what is its own. `None` if the file is not usable: the
+    /// old configuration stays in force.
+    pub(super) fn reload(&mut self) -> Option<&Config> {
+        let new = match Config::load(&self.path, &Environment::current()) {
+            Ok(new) => new,
+            Err(error) => {
+                tracing::error!("reload refused, the old configuration stays: {error}");
+                return None;
+            }
+        };
+        let plan = reloadable(&self.config, &new);
+        if let Err(error) = super::handlers::register(&self.registry, &new) {
+            tracing::error!("reload refused, the old configuration stays: {error}");
+            return None;
+        }
+        if let Some(log) = &self.log
+            && let Err(error) = log.set_level(&new.log.level)
+        {
+            tracing::error!("log.level not applied: {error}");
+        }
+        for key in &plan.needs_restart {
+            tracing::warn!("{key} has changed; it takes effect at the next restart");
+        }
+        tracing::info!("reloaded {}: {} changes applied", self.path.display(), plan.apply.len());
+        self.config = new;
+        Some(&self.config)
+    }
+}
