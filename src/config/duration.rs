@@ -55,9 +55,14 @@ impl Leaf for Duration {
 
     fn from_value(value: &Value) -> Result<Self, Refusal> {
         match value {
-            Value::String(text) => {
-                parse_duration(text).map_err(|message| Refusal::new(message, REMEDY))
-            }
+            Value::String(text) => match parse_duration(text) {
+                Ok(Duration::ZERO) => Err(Refusal::new(
+                    format!("{text:?} is no time at all"),
+                    "write at least \"1ms\"",
+                )),
+                Ok(duration) => Ok(duration),
+                Err(message) => Err(Refusal::new(message, REMEDY)),
+            },
             Value::Integer(number) => {
                 let remedy = format!(r#"write "{number}s" for seconds or "{number}ms""#);
                 Err(Refusal::new(format!("{number} has no unit"), remedy))

@@ -39,7 +39,11 @@ impl fmt::Display for Problem {
             f.write_str(": ")?;
         }
         if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
+            // A quoted key may hold anything, and must not forge a line.
+            let escape = |c: char| {
+                if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
+            };
+            write!(f, "{}: ", self.key.chars().map(escape).collect::<String>())?;
         }
         write!(f, "{}; {}", self.message, self.remedy)
     }

@@ -90,7 +90,7 @@ impl Leaf for String {
 
 impl Leaf for PathBuf {
     const KIND: &'static str = "a path";
-    const EXAMPLE: &'static str = "\"/run/secrets/password\"";
+    const EXAMPLE: &'static str = "\"/absolute/path\"";
 
     fn from_value(value: &Value) -> Result<Self, Refusal> {
         match value.as_str() {

@@ -7,22 +7,34 @@
 //! secret leaves a worker waiting and not ready, while a broken file ends it.
 
 mod duration;
+mod environment;
 mod error;
+mod file;
+mod handlers;
 mod leaf;
+mod load;
 mod reader;
+mod reference;
+mod reload;
 mod secret;
 mod section;
 mod server_url;
 mod size;
 mod tree;
+mod validate;
 
 pub use duration::{format_duration, parse_duration};
+pub use environment::{Environment, VARIABLE_PREFIX};
 pub use error::{ConfigError, Problem};
+pub use handlers::{
+    ExecSettings, HandlerAction, HandlerCommon, HandlerSettings, HttpSettings, SqlSettings,
+};
+pub use reference::{KeyReference, default_toml, reference_keys, reference_md};
+pub use reload::{ReloadPlan, reloadable};
 pub use secret::{Secret, SecretError};
 pub use server_url::ServerUrl;
 pub use size::ByteSize;
 pub use tree::{
-    Config, DrainSettings, ExecSettings, HandlerAction, HandlerCommon, HandlerSettings,
-    HttpSettings, LeaseSettings, LogFormat, LogSettings, PostgresSettings, QueueSettings,
-    RedisSettings, SqlSettings, UnknownKindSettings, WorkerSettings,
+    Config, DrainSettings, LeaseSettings, LogFormat, LogSettings, PostgresSettings, QueueSettings,
+    RedisSettings, UnknownKindSettings, WorkerSettings,
 };

@@ -52,6 +52,15 @@ impl Node {
         }
     }
 
+    /// The text of a child, where there is one.
+    pub(super) fn child_text(&self, name: &str) -> Option<&str> {
+        let Content::Table(table) = &self.content else { return None };
+        match &table.get(name)?.content {
+            Content::Value(Value::String(text)) | Content::Text(text) => Some(text),
+            Content::Value(_) | Content::Table(_) | Content::List(_) => None,
+        }
+    }
+
     fn read<T: Leaf>(&self) -> Result<T, Refusal> {
         match &self.content {
             Content::Text(text) => T::from_env(text),
@@ -128,6 +137,11 @@ impl<'a> Reader<'a> {
     pub(super) fn node(&mut self, name: &'static str) -> Option<Node> {
         self.known.push(name);
         self.table.remove(name)
+    }
+
+    /// Where problems go.
+    pub(super) fn findings(&mut self) -> &mut Findings {
+        self.findings
     }
 
     /// Reads a key that may be absent.

@@ -1,8 +1,8 @@
 //! The tree of the configuration: every key, what it means and what it defaults to.
 //!
 //! This is the only place that knows a default. The comments of the fields are the reference's
-//! text; adding a field here adds the key to the file, to the environment and to the docs. Rules
-//! between keys are in `validate`.
+//! text; adding a field here adds the key to the file, to the environment and to the docs. The
+//! handlers' part is in `handlers`; rules between keys are in `validate`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use toml::Value;
 
+use super::handlers::HandlerSettings;
 use super::leaf::{Leaf, Refusal};
 use super::secret::{Secret, SecretError};
 use super::section::section;
 use super::server_url::ServerUrl;
 use super::size::ByteSize;
-use crate::domain::{Kind, QueueName, RetryPolicy};
+use crate::domain::{Kind, QueueName};
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -209,103 +210,6 @@ section! {
         /// Larger payloads go to the dead letters at once.
         max_payload: ByteSize = ByteSize::kib(256),
     }
-}
-
-section! {
-    /// The handler of one kind of task; the keys that every type has.
-    HandlerCommon {
-        ..
-        /// How long one attempt may take.
-        timeout: Duration = secs(60),
-        /// Attempts that a task has, the first included.
-        max_attempts: u32 = 5,
-        /// The ceiling of the delay after the first failure; it doubles with each further one.
-        backoff_base: Duration = secs(1),
-        /// The ceiling of every delay.
-        backoff_max: Duration = secs(300),
-    }
-}
-
-section! {
-    /// Runs a program: the payload on its standard input, the result from its standard output.
-    ExecSettings {
-        /// The program and its arguments; no shell. The program is an absolute path or is found
-        /// on PATH.
-        command: Vec<String>,
-        ..
-        /// The directory that it runs in; default: the worker's own.
-        working_dir: Option<PathBuf> = None,
-        /// Variables that it gets besides the worker's own. Not for secrets.
-        environment: BTreeMap<String, String> = BTreeMap::new(),
-        /// The most bytes of standard output that are kept as the result; more is a failure.
-        result_cap: ByteSize = ByteSize::kib(64),
-        /// The last bytes of standard error that are kept with a failure.
-        stderr_cap: ByteSize = ByteSize::kib(16),
-        /// How long the process group has between SIGTERM and SIGKILL.
-        kill_after: Duration = secs(5),
-    }
-}
-
-section! {
-    /// Runs a statement in the transaction that records the success: exactly once.
-    SqlSettings {
-        /// One SQL statement; $1 is the payload, $2 the task's id.
-        statement: String,
-        ..
-        /// Tasks that may share one call of the statement, 1 to 256; above 1 the parameters are
-        /// arrays.
-        batch: usize = 1,
-    }
-}
-
-section! {
-    /// Sends the payload in a POST request; 2xx is a success.
-    HttpSettings {
-        /// Where to, `http://` or `https://`.
-        url: ServerUrl,
-        ..
-        /// Headers of each request. Not for secrets.
-        headers: BTreeMap<String, String> = BTreeMap::new(),
-        /// Headers whose values are read from files: name and path.
-        header_files: BTreeMap<String, String> = BTreeMap::new(),
-        /// A file that holds the token of an `Authorization: Bearer` header.
-        bearer_file: Option<PathBuf> = None,
-        /// How long connecting may take.
-        connect_timeout: Duration = secs(5),
-        /// The most bytes of the response that are kept as the result.
-        response_cap: ByteSize = ByteSize::kib(64),
-    }
-}
-
-/// `[handler.KIND]`: how one kind of task is run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HandlerSettings {
-    /// What every type has.
-    pub common: HandlerCommon,
-    /// What `type` names, with its own keys.
-    pub action: HandlerAction,
-}
-
-impl HandlerSettings {
-    /// Attempts and delays.
-    pub fn retry(&self) -> RetryPolicy {
-        RetryPolicy {
-            max_attempts: self.common.max_attempts,
-            base: self.common.backoff_base,
-            max: self.common.backoff_max,
-        }
-    }
-}
-
-/// The types of handlers that a file can declare; native ones are registered in code.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HandlerAction {
-    /// `type = "exec"`
-    Exec(ExecSettings),
-    /// `type = "sql"`
-    Sql(SqlSettings),
-    /// `type = "http"`
-    Http(HttpSettings),
 }
 
 section! {
