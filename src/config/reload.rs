@@ -1,0 +1,75 @@
+//! What a reload (SIGHUP) can apply, and what waits for a restart.
+//!
+//! Pure: it compares two checked configurations and names keys. Connections, leases and the set of
+//! queues are built once at the start; limits, budgets and handlers can change under way.
+
+use super::section::Section;
+use super::tree::Config;
+
+/// The keys whose values differ, by what a reload can do about them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReloadPlan {
+    /// Applied by the reload.
+    pub apply: Vec<String>,
+    /// Kept as they were until the next start.
+    pub needs_restart: Vec<String>,
+}
+
+impl ReloadPlan {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.apply.is_empty() && self.needs_restart.is_empty()
+    }
+}
+
+/// Compares the running configuration with a new one.
+pub fn reloadable(old: &Config, new: &Config) -> ReloadPlan {
+    let mut plan = ReloadPlan::default();
+    let ReloadPlan { apply, needs_restart } = &mut plan;
+    section(needs_restart, "worker", &old.worker, &new.worker);
+    section(needs_restart, "redis", &old.redis, &new.redis);
+    section(needs_restart, "postgres", &old.postgres, &new.postgres);
+    section(needs_restart, "lease", &old.lease, &new.lease);
+    section(apply, "drain", &old.drain, &new.drain);
+    queues(&mut plan, old, new);
+    handlers(&mut plan.apply, old, new);
+    let ReloadPlan { apply, needs_restart } = &mut plan;
+    section(apply, "unknown_kind", &old.unknown_kind, &new.unknown_kind);
+    for name in old.log.changed(&new.log) {
+        let keys = if name == "level" { &mut *apply } else { &mut *needs_restart };
+        keys.push(format!("log.{name}"));
+    }
+    plan
+}
+
+fn section<T: Section>(keys: &mut Vec<String>, name: &str, old: &T, new: &T) {
+    keys.extend(old.changed(new).into_iter().map(|key| format!("{name}.{key}")));
+}
+
+fn queues(plan: &mut ReloadPlan, old: &Config, new: &Config) {
+    for queue in &old.queues {
+        let key = format!("queue.{}", queue.name);
+        match new.queues.iter().find(|other| other.name == queue.name) {
+            Some(other) => section(&mut plan.apply, &key, queue, other),
+            None => plan.needs_restart.push(key),
+        }
+    }
+    let added = |queue: &&super::QueueSettings| old.queues.iter().all(|o| o.name != queue.name);
+    let added = new.queues.iter().filter(added).map(|queue| format!("queue.{}", queue.name));
+    plan.needs_restart.extend(added);
+}
+
+fn handlers(apply: &mut Vec<String>, old: &Config, new: &Config) {
+    for (kind, handler) in &old.handlers {
+        let key = format!("handler.{kind}");
+        match new.handlers.get(kind) {
+            Some(other) => {
+                apply
+                    .extend(handler.changed(other).into_iter().map(|name| format!("{key}.{name}")));
+            }
+            None => apply.push(key),
+        }
+    }
+    let added = new.handlers.keys().filter(|kind| !old.handlers.contains_key(kind));
+    apply.extend(added.map(|kind| format!("handler.{kind}")));
+}

@@ -1,0 +1,160 @@
+//! The URL of a server, whose password nothing shows.
+//!
+//! Parsing checks the form; which schemes a key takes is a rule of `validate`. No error repeats
+//! the text, since a URL that does not parse may still hold a password.
+
+use std::fmt;
+
+use toml::Value;
+use url::Url;
+
+use super::leaf::{Leaf, Refusal};
+use super::secret::Secret;
+
+/// The query parameter by which Postgres clients take a password.
+const PASSWORD_PARAMETER: &str = "password";
+
+const HIDDEN: &str = "***";
+
+/// A URL; `Debug` and `Display` hide the password, be it before the host or a parameter.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerUrl(Url);
+
+impl ServerUrl {
+    /// Reads a URL that has a scheme.
+    pub fn parse(text: &str) -> Result<Self, url::ParseError> {
+        Url::parse(text).map(Self)
+    }
+
+    /// The whole URL, password included, for the one call that needs it.
+    pub fn expose(&self) -> &Url {
+        &self.0
+    }
+
+    /// What comes before the first colon.
+    pub fn scheme(&self) -> &str {
+        self.0.scheme()
+    }
+
+    /// The user name, percent-decoded.
+    pub fn username(&self) -> Option<String> {
+        let raw = self.0.username();
+        (!raw.is_empty()).then(|| percent_decode(raw))
+    }
+
+    /// The password, percent-decoded: before the host, or the parameter `password`.
+    pub fn password(&self) -> Option<Secret> {
+        let parameter = || {
+            let mut pairs = self.0.query_pairs();
+            pairs.find(|(name, _)| name == PASSWORD_PARAMETER).map(|(_, text)| text.into_owned())
+        };
+        let text = self.0.password().map(percent_decode).or_else(parameter);
+        text.filter(|text| !text.is_empty()).map(Secret::new)
+    }
+
+    /// The same URL without any password, which is how it may be shown and compared.
+    #[must_use]
+    pub fn without_password(&self) -> Url {
+        self.with_passwords_replaced(None)
+    }
+
+    fn with_passwords_replaced(&self, replacement: Option<&str>) -> Url {
+        let mut url = self.0.clone();
+        if url.password().is_some() {
+            // Fails only on a URL that cannot have a password, and this one has.
+            let _ = url.set_password(replacement);
+        }
+        if url.query_pairs().any(|(name, _)| name == PASSWORD_PARAMETER) {
+            let kept: Vec<(String, String)> = self
+                .0
+                .query_pairs()
+                .filter(|(name, _)| name != PASSWORD_PARAMETER)
+                .map(|(name, text)| (name.into_owned(), text.into_owned()))
+                .collect();
+            url.set_query(None);
+            if !kept.is_empty() || replacement.is_some() {
+                let mut pairs = url.query_pairs_mut();
+                pairs.extend_pairs(kept);
+                if let Some(text) = replacement {
+                    pairs.append_pair(PASSWORD_PARAMETER, text);
+                }
+            }
+        }
+        url
+    }
+}
+
+/// Decodes `%41`; what is no escape stays as it is.
+fn percent_decode(text: &str) -> String {
+    let hex = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
+    let raw = text.as_bytes();
+    let mut decoded = Vec::with_capacity(raw.len());
+    let mut at = 0;
+    while let Some(&byte) = raw.get(at) {
+        let escaped = match (byte, hex(raw.get(at + 1)), hex(raw.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => u8::try_from(high * 16 + low).ok(),
+            _ => None,
+        };
+        decoded.push(escaped.unwrap_or(byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.with_passwords_replaced(Some(HIDDEN)).as_str())
+    }
+}
+
+impl fmt::Debug for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Leaf for ServerUrl {
+    const KIND: &'static str = "a URL";
+    const EXAMPLE: &'static str = "\"scheme://host:port/path\"";
+
+    fn from_value(value: &Value) -> Result<Self, Refusal> {
+        let remedy = "write it like \"scheme://host:port/path\"; in a user or password, write the \
+                      characters # / ? : @ % percent-encoded, or use password_file";
+        let Some(text) = value.as_str() else {
+            return Err(Refusal::new("is not a URL", remedy));
+        };
+        Self::parse(text).map_err(|error| Refusal::new(format!("is not a URL: {error}"), remedy))
+    }
+
+    fn from_env(text: &str) -> Result<Self, Refusal> {
+        Self::from_value(&Value::String(text.to_owned()))
+    }
+
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::String(self.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_decoded_and_hidden() {
+        let url = ServerUrl::parse("redis://me:p%23%2F%2B%3D%40%25w@host:1/0").expect("a URL");
+        assert_eq!(url.password(), Some(Secret::new("p#/+=@%w")));
+        assert_eq!(format!("{url} {url:?}"), "redis://me:***@host:1/0 redis://me:***@host:1/0");
+        assert_eq!(url.without_password().as_str(), "redis://me@host:1/0");
+        assert_eq!(url.username().as_deref(), Some("me"));
+    }
+
+    #[test]
+    fn a_password_parameter_counts_too() {
+        let url = ServerUrl::parse("postgres://me@h/db?host=/run/pg&password=hunter").expect("URL");
+        assert_eq!(url.password(), Some(Secret::new("hunter")));
+        assert!(!url.to_string().contains("hunter"));
+        assert_eq!(url.without_password().as_str(), "postgres://me@h/db?host=%2Frun%2Fpg");
+        let url = ServerUrl::parse("postgres://h/db?password=hunter").expect("URL");
+        assert_eq!(url.without_password().as_str(), "postgres://h/db");
+    }
+}

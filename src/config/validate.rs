@@ -1,0 +1,316 @@
+//! The rules between keys, and those of one key that its type does not carry.
+//!
+//! A broken rule is reported at the place of a key that was set, so that the line shown is one
+//! that can be corrected; keys at their defaults have no place.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
+use super::duration::format_duration as show;
+use super::environment::Environment;
+use super::handlers::{ExecSettings, HandlerAction, HandlerSettings, HttpSettings};
+use super::leaf::Refusal;
+use super::reader::{Findings, Origin};
+use super::server_url::ServerUrl;
+use super::size::ByteSize;
+use super::tree::{Config, QueueSettings};
+
+/// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
+const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Where execvp(3) looks without PATH.
+const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
+
+/// Notes every rule that does not hold.
+pub(super) fn check(config: &Config, environment: &Environment, findings: &mut Findings) {
+    let mut rules = Rules { findings };
+    rules.worker(config);
+    rules.redis(config);
+    rules.postgres(config);
+    rules.lease(config);
+    rules.drain(config);
+    for queue in &config.queues {
+        rules.queue(config, queue);
+    }
+    for (kind, handler) in &config.handlers {
+        rules.handler(&format!("handler.{kind}"), handler, environment);
+    }
+    rules.log_level(&config.log.level);
+}
+
+struct Rules<'a> {
+    findings: &'a mut Findings,
+}
+
+impl Rules<'_> {
+    /// Notes a broken rule at the first of the keys that was set.
+    fn broken(&mut self, keys: &[&str], message: impl Into<String>, remedy: impl Into<String>) {
+        let origins = &self.findings.origins;
+        let placed = |key: &str| origins.get(key).cloned();
+        let found: Option<(&str, Origin)> = keys.iter().find_map(|key| Some((*key, placed(key)?)));
+        let (key, origin) = match found {
+            Some((key, origin)) => (key, Some(origin)),
+            None => (keys.first().copied().unwrap_or_default(), None),
+        };
+        self.findings.push(origin.as_ref(), key, Refusal::new(message, remedy));
+    }
+
+    fn range(&mut self, key: &str, value: usize, min: usize, max: usize) {
+        if !(min..=max).contains(&value) {
+            let remedy = format!("write a whole number from {min} to {max}");
+            self.broken(&[key], format!("{value} is out of range"), remedy);
+        }
+    }
+
+    fn scheme(&mut self, key: &str, url: &ServerUrl, allowed: &[&str]) {
+        if !allowed.contains(&url.scheme()) {
+            let message = format!("the scheme {:?} does not fit", url.scheme());
+            self.broken(&[key], message, format!("use one of: {}", allowed.join(", ")));
+        }
+    }
+
+    fn one_password(&mut self, section: &str, url: &ServerUrl, has_file: bool) {
+        if has_file && url.password().is_some() {
+            let (file, url) = (format!("{section}.password_file"), format!("{section}.url"));
+            let message = "is set, and the URL has a password too";
+            self.broken(&[&file, &url], message, "remove the password from the URL");
+        }
+    }
+
+    fn worker(&mut self, config: &Config) {
+        self.range("worker.threads", config.worker.threads, 0, 1_024);
+        self.range("worker.max_in_flight", config.worker.max_in_flight, 1, 100_000);
+        if !config.worker.state_dir.is_absolute() {
+            let message = format!("{} is not an absolute path", config.worker.state_dir.display());
+            self.broken(&["worker.state_dir"], message, "write it from the root: \"/var/lib/…\"");
+        }
+    }
+
+    fn redis(&mut self, config: &Config) {
+        let redis = &config.redis;
+        self.scheme("redis.url", &redis.url, &["redis", "rediss", "redis+unix", "unix"]);
+        self.one_password("redis", &redis.url, redis.password_file.is_some());
+    }
+
+    fn postgres(&mut self, config: &Config) {
+        let postgres = &config.postgres;
+        self.scheme("postgres.url", &postgres.url, &["postgres", "postgresql"]);
+        self.one_password("postgres", &postgres.url, postgres.password_file.is_some());
+        let pool_size = usize::try_from(postgres.pool_size).unwrap_or(usize::MAX);
+        self.range("postgres.pool_size", pool_size, 2, 1_000);
+        self.range("postgres.committers", postgres.committers, 1, 64);
+        if postgres.committers > pool_size {
+            self.broken(
+                &["postgres.committers", "postgres.pool_size"],
+                format!("{} committers share {pool_size} connections", postgres.committers),
+                "raise postgres.pool_size, or lower postgres.committers",
+            );
+        }
+        if postgres.lock_timeout > postgres.call_timeout {
+            self.broken(
+                &["postgres.lock_timeout", "postgres.call_timeout"],
+                format!(
+                    "the lock timeout {} is longer than the call timeout {}",
+                    show(postgres.lock_timeout),
+                    show(postgres.call_timeout)
+                ),
+                "lower postgres.lock_timeout, or raise postgres.call_timeout",
+            );
+        }
+    }
+
+    fn lease(&mut self, config: &Config) {
+        let lease = &config.lease;
+        let minimum = lease.heartbeat * 3 + config.redis.call_timeout;
+        if lease.ttl < minimum {
+            self.broken(
+                &["lease.ttl", "lease.heartbeat", "redis.call_timeout"],
+                format!(
+                    "the ttl {} is shorter than three heartbeats of {} and a call of {}",
+                    show(lease.ttl),
+                    show(lease.heartbeat),
+                    show(config.redis.call_timeout)
+                ),
+                format!("raise lease.ttl to \"{}\", or lower lease.heartbeat", show(minimum)),
+            );
+        }
+        if lease.min_idle < lease.ttl {
+            self.broken(
+                &["lease.min_idle", "lease.ttl"],
+                format!(
+                    "the minimum idle time {} is shorter than the ttl {}",
+                    show(lease.min_idle),
+                    show(lease.ttl)
+                ),
+                format!("raise lease.min_idle to \"{}\"", show(lease.ttl)),
+            );
+        }
+        if lease.sweep > lease.ttl {
+            self.broken(
+                &["lease.sweep", "lease.ttl"],
+                format!(
+                    "the sweep {} is rarer than the ttl {}",
+                    show(lease.sweep),
+                    show(lease.ttl)
+                ),
+                format!("lower lease.sweep to \"{}\" or less", show(lease.ttl)),
+            );
+        }
+        let max_crashes = usize::try_from(lease.max_crashes).unwrap_or(usize::MAX);
+        self.range("lease.max_crashes", max_crashes, 0, 100);
+    }
+
+    fn drain(&mut self, config: &Config) {
+        let drain = &config.drain;
+        let needed = drain.timeout + drain.kill_after + drain.margin;
+        let allowed = drain.stop_timeout.unwrap_or(DEFAULT_STOP_TIMEOUT);
+        if needed > allowed {
+            let whose = if drain.stop_timeout.is_some() {
+                "drain.stop_timeout"
+            } else {
+                "systemd's default TimeoutStopSec"
+            };
+            self.broken(
+                &["drain.timeout", "drain.kill_after", "drain.margin", "drain.stop_timeout"],
+                format!(
+                    "timeout + kill_after + margin are {}, more than the {} of {whose}",
+                    show(needed),
+                    show(allowed)
+                ),
+                format!(
+                    "lower drain.timeout, or raise the unit's TimeoutStopSec and drain.stop_timeout \
+                     to \"{}\"",
+                    show(needed)
+                ),
+            );
+        }
+    }
+
+    fn queue(&mut self, config: &Config, queue: &QueueSettings) {
+        self.range(&format!("queue.{}.concurrency", queue.name), queue.concurrency, 1, 10_000);
+        let key = format!("queue.{}.max_payload", queue.name);
+        self.not_empty(&key, queue.max_payload);
+        if queue.max_payload > config.worker.payload_budget {
+            self.broken(
+                &[&key, "worker.payload_budget"],
+                format!(
+                    "a payload of {} does not fit into the budget of {}",
+                    queue.max_payload, config.worker.payload_budget
+                ),
+                "raise worker.payload_budget, or lower max_payload",
+            );
+        }
+    }
+
+    fn not_empty(&mut self, key: &str, size: ByteSize) {
+        if size.bytes() == 0 {
+            self.broken(&[key], "is zero", "write it like \"256KiB\" or \"64MiB\"");
+        }
+    }
+
+    fn handler(&mut self, key: &str, handler: &HandlerSettings, environment: &Environment) {
+        let common = &handler.common;
+        let max_attempts = usize::try_from(common.max_attempts).unwrap_or(usize::MAX);
+        self.range(&format!("{key}.max_attempts"), max_attempts, 1, 1_000);
+        if common.backoff_base > common.backoff_max {
+            self.broken(
+                &[&format!("{key}.backoff_base"), &format!("{key}.backoff_max")],
+                format!(
+                    "the first delay {} is longer than the longest {}",
+                    show(common.backoff_base),
+                    show(common.backoff_max)
+                ),
+                "lower backoff_base, or raise backoff_max",
+            );
+        }
+        match &handler.action {
+            HandlerAction::Exec(exec) => self.exec(key, exec, environment.get("PATH")),
+            HandlerAction::Sql(sql) => {
+                self.range(&format!("{key}.batch"), sql.batch, 1, 256);
+                if sql.statement.trim().is_empty() {
+                    self.broken(&[&format!("{key}.statement")], "is empty", "write a statement");
+                }
+            }
+            HandlerAction::Http(http) => self.http(key, http),
+        }
+    }
+
+    fn exec(&mut self, key: &str, exec: &ExecSettings, path: Option<&OsStr>) {
+        let command = format!("{key}.command");
+        let Some(program) = exec.command.first().filter(|program| !program.is_empty()) else {
+            let remedy = r#"write the program and its arguments: ["/usr/bin/env", "true"]"#;
+            self.broken(&[&command], "names no program", remedy);
+            return;
+        };
+        if program.contains('/') {
+            if !Path::new(program).is_absolute() {
+                let remedy = "write it from the root, or only its name if it is on PATH";
+                self.broken(&[&command], format!("{program:?} is a relative path"), remedy);
+            }
+        } else if !on_path(program, path.unwrap_or(OsStr::new(DEFAULT_PATH))) {
+            let hint = if program.contains(char::is_whitespace) {
+                r#"; there is no shell: write ["program", "argument"]"#
+            } else {
+                ""
+            };
+            let remedy = format!("install it, or write its absolute path{hint}");
+            self.broken(&[&command], format!("{program:?} is not on PATH"), remedy);
+        }
+        if exec.command.iter().any(|argument| argument.contains('\0')) {
+            self.broken(&[&command], "contains a NUL character", "remove it");
+        }
+        let bad_name = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+        if let Some(name) = exec.environment.keys().find(bad_name) {
+            let message = format!("{name:?} is not the name of a variable");
+            self.broken(&[&format!("{key}.environment")], message, "write NAME = \"value\"");
+        }
+    }
+
+    fn http(&mut self, key: &str, http: &HttpSettings) {
+        self.scheme(&format!("{key}.url"), &http.url, &["http", "https"]);
+        let headers = format!("{key}.headers");
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        let bad = |name: &&String| name.is_empty() || !name.chars().all(token);
+        if let Some(name) = http.headers.keys().chain(http.header_files.keys()).find(bad) {
+            let message = format!("{name:?} is not the name of a header");
+            self.broken(&[&headers, &format!("{key}.header_files")], message, "correct the name");
+        }
+        let secret = |name: &&String| {
+            ["authorization", "proxy-authorization", "cookie"]
+                .contains(&name.to_ascii_lowercase().as_str())
+        };
+        if let Some(name) = http.headers.keys().find(secret) {
+            let message = format!("{name:?} is a secret, and secrets do not belong in this file");
+            self.broken(&[&headers], message, "use bearer_file or header_files");
+        }
+        if http.headers.values().any(|value| value.contains(['\r', '\n', '\0'])) {
+            self.broken(&[&headers], "a value has a line break", "remove it");
+        }
+    }
+
+    fn log_level(&mut self, level: &str) {
+        const REMEDY: &str = r#"write "info", "debug", or directives like "info,sqlx=warn""#;
+        // A bare word that is no level would be taken for a target, and silence everything else.
+        let unknown = level
+            .split(',')
+            .map(str::trim)
+            .find(|part| !part.contains(['=', '[']) && part.parse::<LevelFilter>().is_err());
+        if let Some(word) = unknown {
+            self.broken(&["log.level"], format!("{word:?} is not a log level"), REMEDY);
+        } else if let Err(error) = EnvFilter::try_new(level) {
+            self.broken(&["log.level"], format!("{level:?} is no filter: {error}"), REMEDY);
+        }
+    }
+}
+
+/// Whether an executable file of that name is in one of the directories.
+fn on_path(program: &str, path: &OsStr) -> bool {
+    std::env::split_paths(path).filter(|directory| directory.is_absolute()).any(|directory| {
+        let found = std::fs::metadata(directory.join(program));
+        found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    })
+}
