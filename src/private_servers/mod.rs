@@ -7,10 +7,12 @@
 //! as `postgres` or `nobody` when this process is root.
 //!
 //! For fault tests a server can be killed, frozen, thawed and started again on the same port with
-//! the same data. This module knows no schema and no protocol of the queue.
+//! the same data. A [`Companion`] is any other program, a worker above all, that is held the same
+//! way. This module knows no schema and no protocol of the queue.
 
 mod account;
 mod cluster;
+mod companion;
 mod error;
 mod folder;
 mod port;
@@ -19,6 +21,7 @@ mod process;
 mod program;
 mod redis;
 
+pub use companion::{Companion, CompanionOutput};
 pub use error::PrivateServerError;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use redis::{AppendFsync, RedisOptions, RedisServer};

@@ -17,7 +17,7 @@ use super::cluster::{Cluster, SUPERUSER};
 use super::error::PrivateServerError;
 use super::folder::Folder;
 use super::port::{START_ATTEMPTS, free_port};
-use super::process::{Deadline, Launch, ServerProcess};
+use super::process::{Deadline, Launch, Output, ServerProcess};
 use super::program;
 
 /// How long a start may take; recovery after a kill takes seconds.
@@ -287,7 +287,7 @@ fn launch(
         program: &cluster.programs.join("postgres"),
         arguments: options.arguments(folder, port),
         folder,
-        log: &folder.join("postgres.log"),
+        output: Output::Log(&folder.join("postgres.log")),
         account: cluster.account.as_ref(),
         death_signal: "INT",
     })

@@ -26,7 +26,7 @@ use super::program;
 use crate::clock::{BootInstant, Clock};
 
 /// How often a condition is looked at.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 /// How long a signal such as SIGSTOP or SIGKILL may take to show; the kernel needs microseconds.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(5);
 /// How much of the end of a log is quoted.
@@ -42,12 +42,20 @@ pub(super) struct Launch<'a> {
     pub(super) arguments: Vec<String>,
     /// Its working folder.
     pub(super) folder: &'a Path,
-    /// Where its output goes, appended.
-    pub(super) log: &'a Path,
+    /// Where its output goes.
+    pub(super) output: Output<'a>,
     /// Whom it runs as, if not as ourselves.
     pub(super) account: Option<&'a Account>,
     /// The signal it gets when we die.
     pub(super) death_signal: &'static str,
+}
+
+/// Where the output of a process goes.
+pub(super) enum Output<'a> {
+    /// To the end of this file.
+    Log(&'a Path),
+    /// Where ours goes.
+    Inherit,
 }
 
 /// A running server, or one that has ended and been reaped.
@@ -55,33 +63,33 @@ pub(super) struct Launch<'a> {
 pub(super) struct ServerProcess {
     server: &'static str,
     child: Option<Child>,
-    log: PathBuf,
-    log_start: u64,
+    status: Option<ExitStatus>,
+    log: Option<(PathBuf, u64)>,
 }
 
 impl ServerProcess {
     /// Forks and executes. That it runs does not mean that it is ready.
     pub(super) fn spawn(launch: &Launch<'_>) -> Result<Self, PrivateServerError> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(launch.log)
-            .map_err(PrivateServerError::file("open", launch.log))?;
-        let log_start = log.metadata().map_or(0, |meta| meta.len());
-        let errors = log.try_clone().map_err(PrivateServerError::file("open", launch.log))?;
         let mut command = wrapped(launch.program, launch.account, Some(launch.death_signal));
         command
             .args(&launch.arguments)
             .current_dir(launch.folder)
             .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
             .process_group(0);
+        let log = match launch.output {
+            Output::Inherit => None,
+            Output::Log(path) => {
+                let file = append(path).map_err(PrivateServerError::file("open", path))?;
+                let start = file.metadata().map_or(0, |meta| meta.len());
+                let errors = append(path).map_err(PrivateServerError::file("open", path))?;
+                command.stdout(file).stderr(errors);
+                Some((path.to_owned(), start))
+            }
+        };
         let child = spawn_on_lasting_thread(command).map_err(|source| {
             PrivateServerError::Execute { program: launch.program.display().to_string(), source }
         })?;
-        let log = launch.log.to_owned();
-        Ok(Self { server: launch.server, child: Some(child), log, log_start })
+        Ok(Self { server: launch.server, child: Some(child), status: None, log })
     }
 
     /// The process id while it has not been reaped.
@@ -140,7 +148,7 @@ impl ServerProcess {
         }
         if let Some(mut child) = self.child.take() {
             // SIGKILL cannot be refused, so this returns.
-            let _ = child.wait();
+            self.status = child.wait().ok();
         }
         // Postgres does not start on shared memory that somebody still uses.
         wait_until(SIGNAL_LIMIT, || {
@@ -172,17 +180,31 @@ impl ServerProcess {
         }
     }
 
+    /// Sends a signal to the process alone, while it runs.
+    pub(super) fn signal(&self, number: Signal) {
+        if let Some(main) = self.main() {
+            signal(main, number);
+        }
+    }
+
+    /// How it ended, once it has.
+    pub(super) fn status(&mut self) -> Option<ExitStatus> {
+        self.reap();
+        self.status
+    }
+
     /// The end of what this start of the server has logged.
     fn log_tail(&self) -> String {
+        let Some((path, start)) = &self.log else { return "(it has no log)".to_owned() };
         let read = || -> io::Result<String> {
-            let mut log = File::open(&self.log)?;
+            let mut log = File::open(path)?;
             let end = log.metadata()?.len();
-            log.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
+            log.seek(SeekFrom::Start((*start).max(end.saturating_sub(LOG_TAIL_BYTES))))?;
             let mut bytes = Vec::new();
             log.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
         };
-        read().unwrap_or_else(|error| format!("(cannot read {}: {error})", self.log.display()))
+        read().unwrap_or_else(|error| format!("(cannot read {}: {error})", path.display()))
     }
 
     fn main(&self) -> Option<Pid> {
@@ -192,6 +214,7 @@ impl ServerProcess {
     fn reap(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         self.child = None;
+        self.status = Some(status);
         Some(status)
     }
 }
@@ -219,6 +242,10 @@ impl Deadline {
     pub(super) fn has_passed(self) -> bool {
         Clock::System.now() >= self.end
     }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
 }
 
 /// The command that runs `program` as `account`, and gets `death_signal` when we die.

@@ -20,7 +20,7 @@ use url::Url;
 use super::error::PrivateServerError;
 use super::folder::Folder;
 use super::port::{START_ATTEMPTS, free_port};
-use super::process::{Deadline, Launch, ServerProcess};
+use super::process::{Deadline, Launch, Output, ServerProcess};
 use super::program;
 
 /// How long a start may take; loading a large append-only file takes seconds.
@@ -257,7 +257,7 @@ fn launch(
         program,
         arguments: vec!["redis.conf".to_owned()],
         folder,
-        log: &folder.join("redis.log"),
+        output: Output::Log(&folder.join("redis.log")),
         account: None,
         // What a client was told is in the page cache by then; a frozen Redis must die too.
         death_signal: "KILL",
