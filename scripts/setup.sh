@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Makes sure that everything which the tests and the demo need is installed.
+#
+# Nothing is done when nothing is missing. On Debian and Ubuntu the missing packages are installed
+# with apt-get, as root or through `sudo -n`, without a question and without starting a service: we
+# use the programs only and start our own private servers. Elsewhere it says what to do and fails.
+set -euo pipefail
+
+packages=()
+names=()
+
+need() { # need NAME PACKAGE... : to be installed
+    names+=("$1")
+    shift
+    packages+=("$@")
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+has_postgres() {
+    has initdb && has postgres && return
+    local program
+    for program in /usr/lib/postgresql/*/bin/initdb; do
+        [ -x "$program" ] && return
+    done
+    return 1
+}
+
+has redis-server || has valkey-server || need 'Redis (redis-server) or Valkey' redis-server
+has_postgres || need 'Postgres (postgres, initdb)' postgresql
+has git || need git git
+has cc || need 'a C compiler (cc)' gcc libc6-dev
+has setpriv || need 'setpriv (util-linux)' util-linux
+if ! has python3; then
+    need 'Python 3 with venv and pip' python3 python3-venv python3-pip
+elif ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
+    need 'the venv and pip modules of Python 3' python3-venv python3-pip
+fi
+
+if [ ${#packages[@]} -eq 0 ]; then
+    exit 0
+fi
+
+echo 'setup: missing:' >&2
+printf '  %s\n' "${names[@]}" >&2
+
+if ! has apt-get; then
+    if has nix || [ -e /etc/NIXOS ]; then
+        echo 'setup: enter the development shell, which has them all: nix develop' >&2
+    else
+        echo 'setup: install them with the package manager of this system; on Debian they are:' >&2
+        echo "  ${packages[*]}" >&2
+    fi
+    exit 1
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if has sudo && sudo -n true 2>/dev/null; then
+        as_root=(sudo -n)
+    else
+        echo 'setup: not root, and sudo wants a password; run this yourself:' >&2
+        echo "  sudo apt-get install --no-install-recommends ${packages[*]}" >&2
+        exit 1
+    fi
+fi
+
+# A policy of 101 forbids package scripts to start services. One that is already there is kept.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+fi
+
+apt() {
+    # The lock is waited for, since a new machine may still be updating itself.
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -qq "$@" </dev/null
+}
+
+install_packages() {
+    apt install -y --no-install-recommends "${packages[@]}"
+}
+
+if ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null; then
+    apt update
+    install_packages
+elif ! install_packages; then
+    # The lists may be older than what the mirrors still have.
+    apt update
+    install_packages
+fi
+
+echo "setup: installed ${packages[*]}; their system services were not started" >&2

@@ -1,0 +1,25 @@
+//! What several integration tests share: a proxy that plays a bad network, and waiting for events.
+//!
+//! Servers come from `queue_worker::private_servers`. Nothing here sleeps to wait for something.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses another part")]
+
+mod proxy;
+
+use std::time::Duration;
+
+pub use proxy::TcpProxy;
+
+/// How long an event may take before a test gives up; generous, for a busy machine.
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// How often the event is looked for.
+const WAIT_EVERY: Duration = Duration::from_millis(10);
+
+/// Waits until `condition` is true; panics with `what` after half a minute.
+pub async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + WAIT_LIMIT;
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "waited {WAIT_LIMIT:?} for {what}");
+        tokio::time::sleep(WAIT_EVERY).await;
+    }
+}
