@@ -1,0 +1,133 @@
+//! The first process of a run, and through it all of its descendants.
+//!
+//! A leader has a process group of its own. When a [`Leader`] goes away, by whatever way, nothing
+//! of its run is left alive; dropping it early kills at once.
+
+use std::io;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use uuid::Uuid;
+
+use super::procfs::{Process, RUN_VARIABLE};
+use super::reaper;
+
+/// Passes of looking for descendants and killing them; each process killed may have forked before.
+const KILL_PASSES: u32 = 50;
+/// The time that a killed process gets to disappear before the next pass.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+/// Passes without a pause when the run is dropped; what they miss is caught by the next sweep.
+const DROP_PASSES: u32 = 3;
+
+/// A spawned process that leads its own group.
+pub(super) struct Leader {
+    run: Uuid,
+    pid: Pid,
+    /// Until it has been waited for.
+    child: Option<Child>,
+    /// Members seen before the signal that may have broken their chain of parents.
+    known: Vec<Process>,
+    /// Nothing of the run is left.
+    settled: bool,
+}
+
+impl Leader {
+    /// Spawns `command` in a new process group, marked as a run of its own.
+    ///
+    /// The standard library uses posix_spawn(3) as long as the program is given by its path and
+    /// nothing has to be done between fork and exec, which is several times faster than fork here.
+    pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
+        let table = reaper::table();
+        let run = table.begin();
+        command.env(RUN_VARIABLE, run.to_string()).process_group(0);
+        let spawned = command.spawn().and_then(|child| {
+            let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+            Ok((pid.ok_or(io::ErrorKind::NotFound)?, child))
+        });
+        match spawned {
+            Ok((pid, child)) => {
+                table.lead(run, pid);
+                Ok(Self { run, pid, child: Some(child), known: Vec::new(), settled: false })
+            }
+            Err(error) => {
+                table.end(run);
+                Err(error)
+            }
+        }
+    }
+
+    /// The other ends of its standard output and standard error, once.
+    pub(super) fn outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        self.child.as_mut().map_or((None, None), |child| (child.stdout.take(), child.stderr.take()))
+    }
+
+    /// Waits for its end; not to be called again after that. May be dropped and called anew before.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let status = child.wait().await?;
+        self.child = None;
+        reaper::table().end(self.run);
+        Ok(status)
+    }
+
+    /// Asks the whole group to end, remembering who belongs to the run.
+    pub(super) async fn terminate(&mut self) {
+        self.remember().await;
+        let _ = kill_process_group(self.pid, Signal::TERM);
+    }
+
+    /// Whether the group still has members. A leader that has not been waited for counts.
+    pub(super) fn has_group(&self) -> bool {
+        test_kill_process_group(self.pid).is_ok()
+    }
+
+    /// After the leader's end: nothing in its group, and no orphan of it was found.
+    pub(super) fn is_alone(&self) -> bool {
+        !self.has_group() && !reaper::table().look()
+    }
+
+    /// Kills the group and every descendant, in passes until none is left.
+    pub(super) async fn kill_all(&mut self) {
+        for _ in 0..KILL_PASSES {
+            let (run, pid, known) = (self.run, self.pid, self.known.clone());
+            let pass = move || reaper::table().kill_members(run, pid, &known);
+            match tokio::task::spawn_blocking(pass).await {
+                // An error means that the runtime shuts down: the drop does what is left to do.
+                Ok(0) | Err(_) => return,
+                Ok(_) => tokio::time::sleep(KILL_PAUSE).await,
+            }
+        }
+        tracing::warn!(run = %self.run, "processes of a task survive SIGKILL: uninterruptible sleep?");
+    }
+
+    /// Nothing of the run is left, so that dropping needs not look for it.
+    pub(super) fn settle(&mut self) {
+        self.settled = self.child.is_none();
+    }
+
+    async fn remember(&mut self) {
+        let (run, pid) = (self.run, self.pid);
+        let look = move || reaper::members(run, pid, &[]);
+        self.known = tokio::task::spawn_blocking(look).await.unwrap_or_default();
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let table = reaper::table();
+        for _ in 0..DROP_PASSES {
+            if table.kill_members(self.run, self.pid, &self.known) == 0 {
+                break;
+            }
+        }
+        match self.child.take() {
+            Some(child) => table.abandon(self.run, child),
+            None => table.end(self.run),
+        }
+    }
+}
