@@ -7,6 +7,8 @@ mod redis;
 
 use std::time::Duration;
 
+pub use self::redis::{LuaScript, RedisConnection, RedisLink, RedisTarget, TargetError};
+
 /// Redis could not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RedisError {

@@ -1,0 +1,199 @@
+//! One established connection, shared by all callers of its link.
+//!
+//! Commands are answered in the order in which they were submitted. A call that reaches its
+//! deadline leaves its command in the server's hands: it may still be applied, before whatever is
+//! submitted to the same connection afterwards. After [`MAX_TIMEOUTS`] timeouts in a row without
+//! an answer in between, the connection counts as broken.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
+use tokio::time::Instant;
+
+use super::super::RedisError;
+use super::fault::Fault;
+use super::script::LuaScript;
+
+/// Timeouts in a row after which a connection is replaced.
+const MAX_TIMEOUTS: u32 = 3;
+/// How long a command that nobody waits for may take to be handed to the socket.
+const SUBMIT_LIMIT: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+struct Silence {
+    timeouts: u32,
+    last: Option<Instant>,
+}
+
+/// A connection that is up. Cheap to share; closed when the last user drops it.
+pub struct RedisConnection {
+    multiplexed: MultiplexedConnection,
+    address: Arc<str>,
+    client_id: i64,
+    broken: Arc<AtomicBool>,
+    proved: AtomicBool,
+    silence: Mutex<Silence>,
+}
+
+impl RedisConnection {
+    pub(super) fn new(
+        multiplexed: MultiplexedConnection,
+        address: Arc<str>,
+        client_id: i64,
+        broken: Arc<AtomicBool>,
+    ) -> Self {
+        let proved = AtomicBool::new(false);
+        Self { multiplexed, address, client_id, broken, proved, silence: Mutex::default() }
+    }
+
+    /// What `CLIENT ID` said, for `CLIENT UNBLOCK`; 0 where that command is forbidden.
+    pub fn client_id(&self) -> i64 {
+        self.client_id
+    }
+
+    /// Whether the connection has closed, stopped answering or been given up.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    pub(super) fn give_up(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Whether the server ever answered a call sensibly on this connection.
+    pub(super) fn is_proved(&self) -> bool {
+        self.proved.load(Ordering::Relaxed)
+    }
+
+    /// Sends one command and waits for its answer until `deadline`.
+    pub async fn query(
+        &self,
+        cmd: &Cmd,
+        command: &'static str,
+        deadline: Instant,
+    ) -> Result<Value, RedisError> {
+        self.raw_query(cmd, command, deadline).await?.map_err(|error| self.judge(&error, command))
+    }
+
+    /// Sends the commands in one write, and gives their answers in order. An answer may be an error
+    /// of its own ([`Value::ServerError`]), except in a transaction (`MULTI`), where the first error
+    /// is that of the whole.
+    pub async fn pipeline(
+        &self,
+        pipeline: &Pipeline,
+        command: &'static str,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut multiplexed = self.multiplexed.clone();
+        let (skip, keep) =
+            if pipeline.is_transaction() { (pipeline.len() + 1, 1) } else { (0, pipeline.len()) };
+        let call = multiplexed.req_packed_commands(pipeline, skip, keep);
+        let mut answers = self
+            .timed(call, command, deadline)
+            .await?
+            .map_err(|error| self.judge(&error, command))?;
+        if pipeline.is_transaction() {
+            let whole = answers.pop().unwrap_or_default();
+            answers = match whole.extract_error() {
+                Ok(Value::Array(items)) => items,
+                Ok(_) => Vec::new(),
+                Err(error) => return Err(self.judge(&error, command)),
+            };
+        }
+        Ok(answers)
+    }
+
+    /// Runs a script. `fill` appends the number of keys, the keys and the arguments; it is called
+    /// again when the server does not know the script yet.
+    pub async fn script(
+        &self,
+        script: &LuaScript,
+        deadline: Instant,
+        fill: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let name = script.name();
+        match self.raw_query(&script.by_digest(&fill), name, deadline).await? {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.query(&script.by_text(&fill), name, deadline).await
+            }
+            answer => answer.map_err(|error| self.judge(&error, name)),
+        }
+    }
+
+    /// Submits a script behind all commands submitted so far, without waiting for its answer.
+    pub async fn submit_script(&self, script: &LuaScript, fill: impl Fn(&mut Cmd)) {
+        let mut cmd = script.by_text(fill);
+        cmd.set_no_response(true);
+        let mut multiplexed = self.multiplexed.clone();
+        let _ = tokio::time::timeout(SUBMIT_LIMIT, multiplexed.send_packed_command(&cmd)).await;
+    }
+
+    /// Judges an answer of a [`RedisConnection::pipeline`] that may be an error of its own.
+    pub fn check(&self, answer: Value, command: &'static str) -> Result<Value, RedisError> {
+        answer.extract_error().map_err(|error| self.judge(&error, command))
+    }
+
+    /// As [`RedisConnection::query`], with errors of the server left as they are.
+    async fn raw_query(
+        &self,
+        cmd: &Cmd,
+        command: &'static str,
+        deadline: Instant,
+    ) -> Result<RedisResult<Value>, RedisError> {
+        let mut multiplexed = self.multiplexed.clone();
+        let call = multiplexed.send_packed_command(cmd);
+        Ok(self.timed(call, command, deadline).await?.and_then(Value::extract_error))
+    }
+
+    async fn timed<T>(
+        &self,
+        call: impl Future<Output = RedisResult<T>>,
+        command: &'static str,
+        deadline: Instant,
+    ) -> Result<RedisResult<T>, RedisError> {
+        let started = Instant::now();
+        match tokio::time::timeout_at(deadline, call).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Io => Ok(Err(error)),
+            Ok(answer) => {
+                self.silence().timeouts = 0;
+                if answer.is_ok() {
+                    self.proved.store(true, Ordering::Relaxed);
+                }
+                Ok(answer)
+            }
+            Err(_) => {
+                self.count_timeout(started);
+                let after = deadline.saturating_duration_since(started);
+                Err(RedisError::Timeout { address: self.address.to_string(), command, after })
+            }
+        }
+    }
+
+    /// Calls that waited side by side count once: three callers in one stall are one timeout.
+    fn count_timeout(&self, started: Instant) {
+        let mut silence = self.silence();
+        if silence.last.is_none_or(|last| started >= last) {
+            silence.timeouts += 1;
+            silence.last = Some(Instant::now());
+            if silence.timeouts >= MAX_TIMEOUTS {
+                self.give_up();
+            }
+        }
+    }
+
+    fn silence(&self) -> std::sync::MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn judge(&self, error: &redis::RedisError, command: &'static str) -> RedisError {
+        let fault = Fault::judge(error, &self.address, command);
+        if fault.broken {
+            self.give_up();
+        }
+        fault.error
+    }
+}

@@ -1,0 +1,17 @@
+//! The Redis client of this house: where to connect, a connection with deadlines, scripts.
+//!
+//! A [`RedisLink`] is made without a reachable server and connects at its first call. Each call has
+//! one deadline that covers connecting too. A link that stops answering is replaced; while nothing
+//! can be reached, calls fail at once and the rate of attempts is bounded. This layer knows neither
+//! streams nor locks, and it never repeats a command: whether that is safe, only the caller knows.
+
+mod connection;
+mod fault;
+mod link;
+mod script;
+mod target;
+
+pub use connection::RedisConnection;
+pub use link::RedisLink;
+pub use script::LuaScript;
+pub use target::{RedisTarget, TargetError};

@@ -1,0 +1,138 @@
+//! Where a Redis is and how to log in: a URL, and credentials that may be given apart from it.
+//!
+//! Credentials given apart are taken byte for byte, so any character works; inside a URL they must
+//! be percent-encoded. Neither `Debug` nor `Display` nor an error ever shows them.
+
+use std::fmt;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+/// A silent peer is probed after this long, and then this often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// Between two probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The kernel gives a connection up when sent bytes stay unacknowledged for this long.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The URL of a Redis cannot be used. Does not repeat the URL, which may hold a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the redis url {0}")]
+pub struct TargetError(String);
+
+/// A Redis server, with what is needed to log in.
+#[derive(Clone)]
+pub struct RedisTarget {
+    info: ConnectionInfo,
+    address: Arc<str>,
+}
+
+impl RedisTarget {
+    /// Reads `redis://`, `rediss://` (TLS, verified against the system's certificates) or
+    /// `unix:` URLs. `username` and `password`, where given, replace those of the URL.
+    pub fn parse(
+        url: &str,
+        username: Option<&str>,
+        password: Option<&str>,
+    ) -> Result<Self, TargetError> {
+        let info = url.into_connection_info().map_err(|error| explain(&error))?;
+        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+            return Err(TargetError("asks for `#insecure`; TLS is always verified here".into()));
+        }
+        if let ConnectionAddr::TcpTls { .. } = info.addr() {
+            install_tls_provider();
+        }
+        let mut settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        settings = settings.set_lib_name("queue-worker", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = password {
+            settings = settings.set_password(password);
+        }
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL);
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive)
+            .set_user_timeout(USER_TIMEOUT);
+        let address = info.addr().to_string().into();
+        Ok(Self { info: info.set_redis_settings(settings).set_tcp_settings(tcp), address })
+    }
+
+    /// `host:port`, or the path of the socket.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn client(&self) -> redis::RedisResult<redis::Client> {
+        redis::Client::open(self.info.clone())
+    }
+}
+
+impl fmt::Debug for RedisTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisTarget").field(&self.address).finish()
+    }
+}
+
+impl fmt::Display for RedisTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+fn explain(error: &redis::RedisError) -> TargetError {
+    TargetError(format!(
+        "cannot be read ({}): write redis://HOST:PORT, rediss://HOST:PORT or unix:/PATH, and give \
+         the password apart from it in a file",
+        error.category()
+    ))
+}
+
+/// rustls wants one crypto provider per process; whoever installed one first is left alone.
+fn install_tls_provider() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_never_shown() {
+        let target =
+            RedisTarget::parse("redis://u:sesame@10.0.0.1:7000/2", Some("bob"), Some("s3cret#/@"))
+                .expect("a good url");
+        let shown = format!("{target:?} {target}");
+        assert!(!shown.contains("sesame") && !shown.contains("s3cret") && !shown.contains("bob"));
+        assert_eq!(target.address(), "10.0.0.1:7000");
+        let settings = target.info.redis_settings();
+        assert_eq!(settings.password(), Some("s3cret#/@"));
+        assert_eq!((settings.username(), settings.db()), (Some("bob"), 2));
+    }
+
+    #[test]
+    fn sockets_and_tls_are_understood() {
+        let socket = RedisTarget::parse("unix:/run/redis/redis.sock", None, None).expect("unix");
+        assert_eq!(socket.address(), "/run/redis/redis.sock");
+        let tls = RedisTarget::parse("rediss://cache.example:6380", None, None).expect("tls");
+        assert_eq!(tls.address(), "cache.example:6380");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_repeating_them() {
+        for url in ["", "http://x", "redis://:hunter2@", "redis://h:hunter2@x:notaport", "hunter2"]
+        {
+            let error = RedisTarget::parse(url, None, None).expect_err(url).to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert!(RedisTarget::parse("rediss://h:1/#insecure", None, None).is_err());
+    }
+}

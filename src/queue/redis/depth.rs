@@ -1,0 +1,81 @@
+//! How full a queue is, and the consumers that come and go with the workers.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::super::QueueError;
+use super::base::{Base, GROUP, is_missing_group, millis, stream_key};
+use crate::connection::{LuaScript, RedisError};
+use crate::domain::QueueName;
+
+static REAP: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new("reap_consumers.lua", include_str!("reap_consumers.lua")));
+
+/// How full a queue is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueDepth {
+    /// Entries in the stream: waiting, or being worked on.
+    pub length: u64,
+    /// Entries delivered to a worker and not yet settled.
+    pub pending: u64,
+    /// Entries never delivered; not told by Redis before version 7, nor after deletions by hand.
+    pub lag: Option<u64>,
+    /// Consumers of the group: one per worker process that has read from the queue.
+    pub consumers: u64,
+}
+
+pub(super) async fn depth(base: &Base, queue: &QueueName) -> Result<QueueDepth, QueueError> {
+    let key = stream_key(queue);
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("XLEN").arg(&key);
+    pipeline.cmd("XINFO").arg("GROUPS").arg(&key);
+    let answers = base.link.pipeline(&pipeline, "XINFO GROUPS").await?;
+    let [length, groups] = answers.try_into().unwrap_or_default();
+    let refused = |message| base.misread("XLEN")(message);
+    let length = length.extract_error().map_err(|error| refused(error.to_string()))?;
+    let mut depth = QueueDepth { length: number(&length).unwrap_or(0), ..QueueDepth::default() };
+    // `XINFO` answers an error where there is no stream: nothing is there, then.
+    let Value::Array(groups) = groups else { return Ok(depth) };
+    let ours = groups.iter().find(|group| {
+        matches!(field(group, "name"), Some(Value::BulkString(name)) if name == GROUP.as_bytes())
+    });
+    if let Some(group) = ours {
+        let read = |name| field(group, name).and_then(number);
+        depth.pending = read("pending").unwrap_or(0);
+        depth.consumers = read("consumers").unwrap_or(0);
+        depth.lag = read("lag");
+    }
+    Ok(depth)
+}
+
+/// Deletes consumers without pending entries: ours, and others idle for `stale_after`.
+pub(super) async fn reap(
+    base: &Base,
+    queue: &QueueName,
+    stale_after: Duration,
+) -> Result<u64, QueueError> {
+    let fill = |cmd: &mut Cmd| {
+        base.script_args(cmd, queue);
+        cmd.arg(millis(stale_after));
+    };
+    match base.link.script(&REAP, fill).await {
+        Ok(gone) => Ok(number(&gone).unwrap_or(0)),
+        Err(error) if is_missing_group(&error) => Ok(0),
+        Err(error @ RedisError::Refused { .. }) if error.to_string().contains("no such key") => {
+            Ok(0)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
+    map.as_map_iter()?.find_map(|(key, value)| {
+        matches!(key, Value::BulkString(key) if key == name.as_bytes()).then_some(value)
+    })
+}
+
+fn number(value: &Value) -> Option<u64> {
+    if let Value::Int(number) = value { u64::try_from(*number).ok() } else { None }
+}

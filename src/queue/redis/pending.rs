@@ -1,0 +1,168 @@
+//! What lies in the pending list: taking over what idles there, and finding what was delivered to
+//! our own name unseen. Pending entries that the stream has lost are acknowledged on the way.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use redis::Cmd;
+
+use super::super::{Demand, QueueError};
+use super::base::{Base, GROUP, is_missing_group, millis, push_id, stream_key};
+use super::parse::{self, Found};
+use crate::connection::LuaScript;
+use crate::domain::{Delivery, EntryId, Origin, QueueName};
+
+/// Pages of one call. `XAUTOCLAIM` looks at ten times as many entries as it may claim, so a page
+/// of one entry still passes ten live ones.
+const MAX_PAGES: usize = 64;
+/// Pending entries looked at when Redis 6.2 shows lost ones without their ids.
+const MAX_FORGET: usize = 1000;
+/// The beginning of the pending list.
+const START: EntryId = EntryId { ms: 0, seq: 0 };
+
+static FORGET_DELETED: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new("forget_deleted.lua", include_str!("forget_deleted.lua")));
+
+/// Scans the pending lists, remembering for each queue how far it came.
+pub(super) struct PendingList {
+    base: Base,
+    cursors: Mutex<HashMap<QueueName, EntryId>>,
+}
+
+impl PendingList {
+    pub(super) fn new(base: Base) -> Self {
+        Self { base, cursors: Mutex::default() }
+    }
+
+    /// Takes over what has idled for long enough, from where the last call stopped, until the
+    /// demand is met, the list ends, or [`MAX_PAGES`] are read.
+    pub(super) async fn reclaim(
+        &self,
+        queue: &QueueName,
+        demand: Demand,
+    ) -> Result<Vec<Delivery>, QueueError> {
+        let mut taken = Taken::new(queue, demand);
+        let mut cursor = self.cursors().get(queue).copied().unwrap_or(START);
+        for _ in 0..MAX_PAGES {
+            if !taken.wants_more() {
+                break;
+            }
+            let count = self.base.chunk(taken.left.entries, taken.left.bytes);
+            let page =
+                match self.base.link.query(&self.claim(queue, cursor, count), "XAUTOCLAIM").await {
+                    Err(error) if is_missing_group(&error) => {
+                        self.base.create_group(queue).await?;
+                        return Ok(taken.deliveries);
+                    }
+                    // What earlier pages claimed is in hand and must not be lost to the error.
+                    Err(_) if !taken.deliveries.is_empty() => break,
+                    answer => parse::page(answer?).map_err(self.base.misread("XAUTOCLAIM"))?,
+                };
+            cursor = page.cursor;
+            self.cursors().insert(queue.clone(), cursor);
+            let lost = taken.add(page.entries);
+            self.acknowledge(queue, &lost).await?;
+            if page.has_lost {
+                self.forget_deleted(queue).await?;
+            }
+            if cursor == START {
+                break;
+            }
+        }
+        Ok(taken.deliveries)
+    }
+
+    /// Entries pending for our own name, after `after`.
+    pub(super) async fn delivered(
+        &self,
+        queue: &QueueName,
+        after: EntryId,
+        demand: Demand,
+    ) -> Result<Vec<Delivery>, QueueError> {
+        let mut taken = Taken::new(queue, demand);
+        let mut after = after;
+        for _ in 0..MAX_PAGES {
+            if !taken.wants_more() {
+                break;
+            }
+            let mut cmd = redis::cmd("XREADGROUP");
+            cmd.arg("GROUP").arg(GROUP).arg(&*self.base.consumer).arg("COUNT");
+            cmd.arg(self.base.chunk(taken.left.entries, taken.left.bytes));
+            cmd.arg("STREAMS").arg(stream_key(queue));
+            push_id(&mut cmd, after);
+            let found = match self.base.link.query(&cmd, "XREADGROUP").await {
+                Err(error) if is_missing_group(&error) => break,
+                answer => parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))?,
+            };
+            let Some(last) = found.last() else { break };
+            after = last.id;
+            let lost = taken.add(found);
+            self.acknowledge(queue, &lost).await?;
+        }
+        Ok(taken.deliveries)
+    }
+
+    fn claim(&self, queue: &QueueName, cursor: EntryId, count: usize) -> Cmd {
+        let mut cmd = redis::cmd("XAUTOCLAIM");
+        cmd.arg(stream_key(queue)).arg(GROUP).arg(&*self.base.consumer);
+        cmd.arg(millis(self.base.min_idle));
+        push_id(&mut cmd, cursor);
+        cmd.arg("COUNT").arg(count);
+        cmd
+    }
+
+    async fn acknowledge(&self, queue: &QueueName, ids: &[EntryId]) -> Result<(), QueueError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut cmd = redis::cmd("XACK");
+        cmd.arg(stream_key(queue)).arg(GROUP);
+        ids.iter().for_each(|id| push_id(&mut cmd, *id));
+        self.base.link.query(&cmd, "XACK").await.map(drop)
+    }
+
+    async fn forget_deleted(&self, queue: &QueueName) -> Result<(), QueueError> {
+        let fill = |cmd: &mut Cmd| {
+            self.base.script_args(cmd, queue);
+            cmd.arg(MAX_FORGET);
+        };
+        self.base.link.script(&FORGET_DELETED, fill).await.map(drop)
+    }
+
+    fn cursors(&self) -> std::sync::MutexGuard<'_, HashMap<QueueName, EntryId>> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a call has in hand, and what it may still take.
+struct Taken<'a> {
+    queue: &'a QueueName,
+    left: Demand,
+    deliveries: Vec<Delivery>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(queue: &'a QueueName, demand: Demand) -> Self {
+        Self { queue, left: demand, deliveries: Vec::new() }
+    }
+
+    fn wants_more(&self) -> bool {
+        self.left.entries > 0 && self.left.bytes > 0
+    }
+
+    /// Takes the entries; answers the ids of those that the stream has lost.
+    fn add(&mut self, found: Vec<Found>) -> Vec<EntryId> {
+        let mut lost = Vec::new();
+        for Found { id, raw } in found {
+            let Some(raw) = raw else {
+                lost.push(id);
+                continue;
+            };
+            self.left.entries = self.left.entries.saturating_sub(1);
+            self.left.bytes = self.left.bytes.saturating_sub(raw.bytes());
+            let queue = self.queue.clone();
+            self.deliveries.push(Delivery { queue, entry: id, origin: Origin::Reclaimed, raw });
+        }
+        lost
+    }
+}

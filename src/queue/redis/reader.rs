@@ -1,0 +1,219 @@
+//! Reading new entries of one queue, on a connection of its own: a blocked read holds up whatever
+//! is submitted to the same connection after it.
+//!
+//! A read that is cancelled, aborted or not answered in time leaves entries that were delivered to
+//! our name unseen; its connection is closed, and the caller, who sees the error, asks `delivered`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::Cmd;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::super::{Demand, QueueError};
+use super::base::{Base, GROUP, GROUP_TRIES, is_missing_group, millis, stream_key};
+use super::parse::{self, Found};
+use crate::connection::{LuaScript, RedisConnection, RedisError, RedisLink};
+use crate::domain::{Delivery, Origin, QueueName};
+
+/// While a read is still blocked, `CLIENT UNBLOCK` is repeated this often: the first one may have
+/// come before the read.
+const UNBLOCK_PERIOD: Duration = Duration::from_millis(20);
+
+static READ_WITHIN: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new("read_within.lua", include_str!("read_within.lua")));
+
+/// Reads one queue.
+pub(super) struct Reader {
+    base: Base,
+    queue: QueueName,
+    link: RedisLink,
+    call_timeout: Duration,
+    turn: tokio::sync::Mutex<()>,
+    interrupted: AtomicBool,
+    reading: AtomicBool,
+    rested: Notify,
+    abort: Notify,
+    untold: Mutex<Option<QueueError>>,
+}
+
+/// Marks a read as under way. Dropped without [`Reading::done`], it closes the connection.
+struct Reading<'a> {
+    reader: &'a Reader,
+    connection: &'a Arc<RedisConnection>,
+    answered: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn start(reader: &'a Reader, connection: &'a Arc<RedisConnection>) -> Self {
+        reader.reading.store(true, Ordering::SeqCst);
+        Self { reader, connection, answered: false }
+    }
+
+    fn done(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.reader.link.discard(self.connection);
+        }
+        self.reader.reading.store(false, Ordering::SeqCst);
+        self.reader.rested.notify_waiters();
+    }
+}
+
+impl Reader {
+    pub(super) fn new(
+        base: Base,
+        queue: QueueName,
+        link: RedisLink,
+        call_timeout: Duration,
+    ) -> Self {
+        Self {
+            base,
+            queue,
+            link,
+            call_timeout,
+            turn: tokio::sync::Mutex::new(()),
+            interrupted: AtomicBool::new(false),
+            reading: AtomicBool::new(false),
+            rested: Notify::new(),
+            abort: Notify::new(),
+            untold: Mutex::new(None),
+        }
+    }
+
+    /// Waits up to `block` for new entries and takes what `demand` allows.
+    pub(super) async fn fetch(
+        &self,
+        demand: Demand,
+        block: Duration,
+    ) -> Result<Vec<Delivery>, QueueError> {
+        let _turn = self.turn.lock().await;
+        if let Some(error) = self.untold().take() {
+            return Err(error);
+        }
+        if demand.entries == 0 || demand.bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let chunk = self.base.chunk(demand.entries, demand.bytes);
+        let mut found = self.read(chunk, block).await?;
+        let left = Demand {
+            entries: demand.entries - found.len().min(demand.entries),
+            bytes: demand.bytes.saturating_sub(size(&found)),
+        };
+        if found.len() == chunk && left.entries > 0 && left.bytes > 0 {
+            match self.read_more(left).await {
+                Ok(more) => found.extend(more),
+                // Entries in hand must not be lost to the error; the next fetch tells it.
+                Err(error) => *self.untold() = Some(error),
+            }
+        }
+        Ok(found.into_iter().filter_map(|found| self.delivery(found)).collect())
+    }
+
+    /// Ends a blocked read, and makes later ones answer at once. Where Redis does not answer, the
+    /// read is given up.
+    pub(super) async fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + self.call_timeout;
+        while self.reading.load(Ordering::SeqCst) {
+            let id = self.link.established().map_or(0, |connection| connection.client_id());
+            let unblocked = id != 0 && {
+                let mut cmd = redis::cmd("CLIENT");
+                cmd.arg("UNBLOCK").arg(id);
+                self.base.link.query(&cmd, "CLIENT UNBLOCK").await.is_ok()
+            };
+            if !unblocked || Instant::now() >= deadline {
+                self.abort.notify_waiters();
+            }
+            let _ = tokio::time::timeout(UNBLOCK_PERIOD, self.rested.notified()).await;
+        }
+    }
+
+    /// A blocking read, repeated when the group had to be made.
+    async fn read(&self, count: usize, block: Duration) -> Result<Vec<Found>, QueueError> {
+        let until = Instant::now() + block;
+        for _ in 0..GROUP_TRIES {
+            match self.read_once(count, until).await {
+                Err(error) if is_missing_group(&error) => {
+                    self.base.create_group(&self.queue).await?;
+                }
+                answer => return answer,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn read_once(&self, count: usize, until: Instant) -> Result<Vec<Found>, QueueError> {
+        let connection = self.link.connection(self.link.deadline()).await?;
+        let reading = Reading::start(self, &connection);
+        let block = if self.interrupted.load(Ordering::SeqCst) {
+            Duration::ZERO
+        } else {
+            until.saturating_duration_since(Instant::now())
+        };
+        let cmd = self.command(count, block);
+        let answer = connection.query(&cmd, "XREADGROUP", self.deadline(block));
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = self.abort.notified() => Err(RedisError::Unavailable {
+                address: self.link.address().to_owned(),
+                message: "a read was given up".into(),
+            }),
+        };
+        if !matches!(answer, Err(RedisError::Timeout { .. } | RedisError::Unavailable { .. })) {
+            reading.done();
+        }
+        parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))
+    }
+
+    async fn read_more(&self, demand: Demand) -> Result<Vec<Found>, QueueError> {
+        let connection = self.link.connection(self.link.deadline()).await?;
+        let reading = Reading::start(self, &connection);
+        let fill = |cmd: &mut Cmd| {
+            self.base.script_args(cmd, &self.queue);
+            cmd.arg(demand.entries).arg(demand.bytes).arg(self.base.max_payload.max(1));
+        };
+        let answer = connection.script(&READ_WITHIN, self.deadline(Duration::ZERO), fill).await?;
+        reading.done();
+        parse::entries(answer)
+            .map(|(found, _)| found)
+            .map_err(self.base.misread(READ_WITHIN.name()))
+    }
+
+    fn command(&self, count: usize, block: Duration) -> Cmd {
+        let mut cmd = redis::cmd("XREADGROUP");
+        cmd.arg("GROUP").arg(GROUP).arg(&*self.base.consumer).arg("COUNT").arg(count);
+        // `BLOCK 0` would wait for ever.
+        if millis(block) > 0 {
+            cmd.arg("BLOCK").arg(millis(block));
+        }
+        cmd.arg("STREAMS").arg(stream_key(&self.queue)).arg(">");
+        cmd
+    }
+
+    fn deadline(&self, block: Duration) -> Instant {
+        Instant::now() + block + self.call_timeout
+    }
+
+    fn delivery(&self, found: Found) -> Option<Delivery> {
+        let queue = self.queue.clone();
+        let raw = found.raw?;
+        Some(Delivery { queue, entry: found.id, origin: Origin::Fresh, raw })
+    }
+
+    fn untold(&self) -> std::sync::MutexGuard<'_, Option<QueueError>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn size(found: &[Found]) -> usize {
+    found.iter().filter_map(|found| found.raw.as_ref()).map(crate::domain::RawEntry::bytes).sum()
+}
