@@ -5,10 +5,12 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses another part")]
 
 mod proxy;
+mod scene;
 
 use std::time::Duration;
 
 pub use proxy::TcpProxy;
+pub use scene::{GROUP, QUEUE, STREAM, Scene, TaskRow, Worker};
 
 /// How long an event may take before a test gives up; generous, for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);

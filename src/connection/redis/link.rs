@@ -152,7 +152,7 @@ impl RedisLink {
         match connected {
             Ok(connection) => {
                 if attempts.failures > 1 {
-                    tracing::info!(address = self.address(), "redis is back");
+                    tracing::debug!(address = self.address(), "redis is back");
                 }
                 let connection = Arc::new(connection);
                 *self.current() = Some(Arc::clone(&connection));
@@ -160,7 +160,7 @@ impl RedisLink {
             }
             Err(error) => {
                 if attempts.failures == 1 {
-                    tracing::warn!(address = self.address(), %error, "redis is not available");
+                    tracing::debug!(address = self.address(), %error, "redis is not available");
                 }
                 attempts.last_error = Some(error.clone());
                 Err(error)
@@ -182,7 +182,7 @@ impl RedisLink {
                 }
                 Ok(())
             });
-        let client = self.0.target.client().map_err(fault)?;
+        let client = self.0.target.client()?;
         let mut multiplexed =
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(fault)?;
         let client_id = self.check(&mut multiplexed).await?;

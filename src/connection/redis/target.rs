@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use super::super::RedisError;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
@@ -22,11 +23,15 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 #[error("the redis url {0}")]
 pub struct TargetError(String);
 
+/// Gives the password at each connect, or says in one sentence why it cannot.
+pub type PasswordSource = Arc<dyn Fn() -> Result<Option<String>, String> + Send + Sync>;
+
 /// A Redis server, with what is needed to log in.
 #[derive(Clone)]
 pub struct RedisTarget {
     info: ConnectionInfo,
     address: Arc<str>,
+    password: Option<PasswordSource>,
 }
 
 impl RedisTarget {
@@ -60,7 +65,15 @@ impl RedisTarget {
             .set_keepalive(keepalive)
             .set_user_timeout(USER_TIMEOUT);
         let address = info.addr().to_string().into();
-        Ok(Self { info: info.set_redis_settings(settings).set_tcp_settings(tcp), address })
+        Ok(Self { info: info.set_redis_settings(settings).set_tcp_settings(tcp), address, password: None })
+    }
+
+    /// The same server, but the password is asked for at each connect, so that a secret that is
+    /// mended or rotated takes effect by itself.
+    #[must_use]
+    pub fn with_password_source(mut self, source: PasswordSource) -> Self {
+        self.password = Some(source);
+        self
     }
 
     /// `host:port`, or the path of the socket.
@@ -68,8 +81,23 @@ impl RedisTarget {
         &self.address
     }
 
-    pub(super) fn client(&self) -> redis::RedisResult<redis::Client> {
-        redis::Client::open(self.info.clone())
+    pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
+        let mut info = self.info.clone();
+        let password = match &self.password {
+            Some(source) => source().map_err(|message| RedisError::Misconfigured {
+                address: self.address.to_string(),
+                message: format!("cannot be logged in to: {message}"),
+            })?,
+            None => None,
+        };
+        if let Some(password) = password {
+            let settings = info.redis_settings().clone().set_password(password);
+            info = info.set_redis_settings(settings);
+        }
+        redis::Client::open(info).map_err(|error| RedisError::Misconfigured {
+            address: self.address.to_string(),
+            message: format!("cannot be used: {error}"),
+        })
     }
 }
 

@@ -1,0 +1,355 @@
+//! Real servers, real worker processes, and what tests ask about them.
+//!
+//! The default handlers: `sleep` (a program that writes `ID start FENCE` to the journal, sleeps for
+//! the seconds in its payload, writes `ID end FENCE`), `exit` (ends with the code in its payload)
+//! and `effect` (inserts its id and fence into the table `effects`).
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use queue_worker::private_servers::{
+    AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::{PgPool, Row};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::wait_for;
+
+/// The queue of the default configuration.
+pub const QUEUE: &str = "q";
+/// Its stream.
+pub const STREAM: &str = "qw:{q}:tasks";
+/// Its consumer group.
+pub const GROUP: &str = "qw";
+
+/// A folder with servers and everything that workers need.
+pub struct Scene {
+    pub redis: RedisServer,
+    pub postgres: PostgresServer,
+    pub pool: PgPool,
+    pub database: String,
+    folder: TempDir,
+}
+
+/// The row of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    pub status: String,
+    pub fence: i64,
+    pub attempts: i32,
+    pub crashes: i32,
+    pub error: Option<String>,
+    pub result: Option<Vec<u8>>,
+}
+
+impl Scene {
+    /// Servers that start fresh; Redis survives a restart with all that it confirmed.
+    pub async fn start() -> Self {
+        let redis = RedisOptions {
+            append_only: Some(AppendFsync::Always),
+            ..RedisOptions::default()
+        };
+        Self::with(redis, PostgresOptions::volatile()).await
+    }
+
+    /// Servers of the test's own choice.
+    pub async fn with(redis: RedisOptions, postgres: PostgresOptions) -> Self {
+        let redis = RedisServer::start(redis).await.expect("start redis");
+        let postgres = PostgresServer::start(postgres).await.expect("start postgres");
+        let database = postgres.create_database("test").await.expect("create a database");
+        let pool = PgPool::connect(&database).await.expect("connect to postgres");
+        sqlx::query("CREATE TABLE effects (task_id text, fence bigint)")
+            .execute(&pool)
+            .await
+            .expect("create the table of effects");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let scene = Self { redis, postgres, pool, database, folder };
+        scene.write_config("");
+        let migrated = scene.command(["migrate"]).status().await.expect("run migrate");
+        assert!(migrated.success(), "migrate ended with {migrated}");
+        scene
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn config_path(&self) -> PathBuf {
+        self.path().join("queue-worker.toml")
+    }
+
+    /// Writes the default configuration and `more` after it (more tables, or keys of `[log]`).
+    pub fn write_config(&self, more: &str) {
+        self.write_config_for(&self.redis.url(), &self.database, more);
+    }
+
+    /// The same with other addresses: those of a proxy.
+    pub fn write_config_for(&self, redis: &str, postgres: &str, more: &str) {
+        let journal = self.path().join("journal");
+        let journal = journal.display();
+        let text = format!(
+            r#"
+[redis]
+url = "{redis}"
+
+[postgres]
+url = "{postgres}"
+
+[[queue]]
+name = "{QUEUE}"
+concurrency = 8
+
+[handler.sleep]
+type = "exec"
+command = ["/bin/sh", "-c", '''
+read -r seconds
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
+sleep "$seconds"
+echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
+''']
+
+[handler.exit]
+type = "exec"
+command = ["/bin/sh", "-c", '''
+read -r code
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
+echo "ends with $code" >&2
+exit "$code"
+''']
+backoff_base = "200ms"
+max_attempts = 3
+
+[handler.effect]
+type = "sql"
+statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
+
+[log]
+format = "text"
+{more}
+"#
+        );
+        std::fs::write(self.config_path(), text).expect("write the configuration");
+    }
+
+    /// The program with the scene's configuration.
+    pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_queue-worker"));
+        command
+            .args(arguments)
+            .arg("--config")
+            .arg(self.config_path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Starts a worker and waits until it pulls.
+    pub async fn worker(&self, name: &str) -> Worker {
+        let worker = self.spawn_worker(name, &[]);
+        worker.until_logged("pulling").await;
+        worker
+    }
+
+    /// Starts a worker with more environment, and waits for nothing.
+    pub fn spawn_worker(&self, name: &str, environment: &[(&str, &str)]) -> Worker {
+        let state = self.path().join(name);
+        std::fs::create_dir_all(&state).expect("create the state directory");
+        let log_path = self.path().join(format!("{name}.log"));
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log_path)
+            .expect("create the log");
+        let child = self
+            .command(["run"])
+            .env("QUEUE_WORKER_WORKER__STATE_DIR", &state)
+            .envs(environment.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("start a worker");
+        Worker { child, log_path, name: name.to_owned() }
+    }
+
+    pub async fn redis_connection(&self) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(self.redis.url()).expect("a redis url");
+        client.get_multiplexed_async_connection().await.expect("connect to redis")
+    }
+
+    /// XADD of raw fields, as any producer does it.
+    pub async fn xadd(&self, fields: &[(&str, &[u8])]) -> String {
+        let mut connection = self.redis_connection().await;
+        let mut command = redis::cmd("XADD");
+        command.arg(STREAM).arg("*");
+        for (name, value) in fields {
+            command.arg(*name).arg(*value);
+        }
+        command.query_async(&mut connection).await.expect("XADD")
+    }
+
+    /// A task with no options.
+    pub async fn task(&self, id: &str, kind: &str, payload: &str) -> String {
+        self.xadd(&[
+            ("task_id", id.as_bytes()),
+            ("kind", kind.as_bytes()),
+            ("payload", payload.as_bytes()),
+        ])
+        .await
+    }
+
+    /// The row of a task, if there is one.
+    pub async fn row(&self, id: &str) -> Option<TaskRow> {
+        let row = sqlx::query(
+            "SELECT status::text, fence, attempts, crashes, error, result \
+             FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(id)
+        .fetch_optional(&self.pool)
+        .await
+        .expect("read the task")?;
+        Some(TaskRow {
+            status: row.get(0),
+            fence: row.get(1),
+            attempts: row.get(2),
+            crashes: row.get(3),
+            error: row.get(4),
+            result: row.get(5),
+        })
+    }
+
+    pub async fn until_status(&self, id: &str, status: &str) -> TaskRow {
+        wait_for(&format!("{id} to be {status}"), async || {
+            self.row(id).await.is_some_and(|row| row.status == status)
+        })
+        .await;
+        self.row(id).await.expect("just seen")
+    }
+
+    /// A number that Postgres counts.
+    pub async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.expect(query)
+    }
+
+    /// Lines of the journal: id, `start` or `end`, fence.
+    pub fn journal(&self) -> Vec<(String, String, i64)> {
+        let text = std::fs::read_to_string(self.path().join("journal")).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| {
+                let mut words = line.rsplitn(3, ' ');
+                let fence = words.next()?.parse().ok()?;
+                let what = words.next()?.to_owned();
+                Some((words.next()?.to_owned(), what, fence))
+            })
+            .collect()
+    }
+
+    /// How often `what` (`start` or `end`) of a task is in the journal.
+    pub fn journal_count(&self, id: &str, what: &str) -> usize {
+        self.journal().iter().filter(|(i, w, _)| i == id && w == what).count()
+    }
+
+    pub async fn until_journal(&self, id: &str, what: &str) {
+        wait_for(&format!("{id} {what} in the journal"), async || {
+            self.journal_count(id, what) > 0
+        })
+        .await;
+    }
+
+    /// How many entries of the stream are pending.
+    pub async fn pending(&self) -> u64 {
+        let mut connection = self.redis_connection().await;
+        let summary: redis::Value = redis::cmd("XPENDING")
+            .arg(STREAM)
+            .arg(GROUP)
+            .query_async(&mut connection)
+            .await
+            .unwrap_or(redis::Value::Nil);
+        match summary {
+            redis::Value::Array(items) => match items.first() {
+                Some(redis::Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
+                _ => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    /// How many entries the stream holds.
+    pub async fn length(&self) -> u64 {
+        let mut connection = self.redis_connection().await;
+        redis::cmd("XLEN").arg(STREAM).query_async(&mut connection).await.expect("XLEN")
+    }
+
+    /// The lock keys that exist.
+    pub async fn locks(&self) -> Vec<String> {
+        let mut connection = self.redis_connection().await;
+        redis::cmd("KEYS").arg("lock:*").query_async(&mut connection).await.expect("KEYS")
+    }
+
+    pub async fn until_empty(&self) {
+        wait_for("the stream to be empty", async || {
+            self.length().await == 0 && self.pending().await == 0
+        })
+        .await;
+    }
+}
+
+/// A worker process; killed when dropped.
+pub struct Worker {
+    pub child: Child,
+    log_path: PathBuf,
+    name: String,
+}
+
+impl Worker {
+    pub fn pid(&self) -> Pid {
+        let pid = self.child.id().expect("the worker runs");
+        Pid::from_raw(pid.cast_signed()).expect("a pid is not 0")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("signal the worker");
+    }
+
+    /// Waits for the exit; panics with the log if it does not come in `limit`.
+    pub async fn exit(&mut self, limit: Duration) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        match tokio::time::timeout(limit, self.child.wait()).await {
+            Ok(status) => (status.expect("wait for the worker"), start.elapsed()),
+            Err(_) => panic!("{} did not exit within {limit:?}:\n{}", self.name, self.log()),
+        }
+    }
+
+    /// SIGTERM; the exit must be 0.
+    pub async fn terminate(&mut self) -> Duration {
+        self.signal(Signal::TERM);
+        let (status, took) = self.exit(Duration::from_secs(60)).await;
+        assert!(status.success(), "{} ended with {status}:\n{}", self.name, self.log());
+        took
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("kill the worker");
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log_path).unwrap_or_default()
+    }
+
+    pub async fn until_logged(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.log().contains(text) {
+            assert!(
+                Instant::now() < deadline,
+                "{} never logged {text:?}:\n{}",
+                self.name,
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
