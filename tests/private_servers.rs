@@ -6,13 +6,15 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{TcpProxy, wait_for};
 use queue_worker::private_servers::{
-    AppendFsync, PostgresOptions, PostgresServer, PrivateServerError, RedisOptions, RedisServer,
+    AppendFsync, Companion, CompanionOutput, PostgresOptions, PostgresServer, PrivateServerError,
+    RedisOptions, RedisServer,
 };
 use sqlx::{Connection, PgConnection};
 
@@ -219,6 +221,33 @@ async fn servers_do_not_outlive_a_killed_parent() {
     // A killed parent cannot remove its folders.
     fs::remove_dir_all(lines[1]).unwrap();
     fs::remove_dir_all(lines[3]).unwrap();
+}
+
+#[tokio::test]
+async fn a_companion_is_signalled_waited_for_and_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let start = || {
+        let script = "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.01; done";
+        let output = CompanionOutput::Log(log.clone());
+        Companion::start(Path::new("/bin/sh"), &["-c", script], &output).unwrap()
+    };
+    let mut polite = start();
+    let logged = |text: &str| fs::read_to_string(&log).is_ok_and(|log| log.ends_with(text));
+    wait_for("the script to be ready", async || logged("ready\n")).await;
+    polite.pause();
+    polite.terminate();
+    assert!(polite.is_running());
+    polite.resume();
+    let status = tokio::time::timeout(Duration::from_secs(30), polite.wait()).await.unwrap();
+    assert_eq!(status.code(), Some(7));
+    assert!(logged("told\n"));
+
+    let mut other = start();
+    let pid = other.pid().unwrap();
+    other.kill();
+    assert!(!runs(pid));
+    assert_eq!(other.wait().await.signal(), Some(9));
 }
 
 #[tokio::test]
