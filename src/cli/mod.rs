@@ -5,6 +5,7 @@
 //! exit code tells systemd and scripts what happened: 0 done, 1 failed, 2 wrong usage, 78 a broken
 //! configuration.
 
+mod check_config;
 mod completions;
 mod dev;
 mod man;
@@ -45,14 +46,16 @@ struct GlobalOptions {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    CheckConfig(check_config::CheckConfig),
     Dev(dev::Dev),
     Completions(completions::Completions),
     Man(man::Man),
 }
 
 impl Command {
-    fn run(self, _global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         match self {
+            Self::CheckConfig(_) => check_config::run(global),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Completions(completions) => completions.run(),
             Self::Man(man) => man.run(),
