@@ -1,0 +1,128 @@
+//! The private servers of a bench, and the configuration of its worker.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::bail;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::private_servers::{PostgresOptions, PostgresServer, RedisOptions, RedisServer};
+
+/// The stream of the bench.
+pub(super) const STREAM: &str = "qw:{bench}:tasks";
+
+/// How many programs run at once, for the worker and for the yardstick.
+pub(super) const EXEC_CONCURRENCY: usize = 16;
+
+/// How many effects share a transaction.
+const BATCH: usize = 256;
+
+/// Servers, and a folder with a configuration.
+pub(super) struct Servers {
+    redis: RedisServer,
+    _postgres: PostgresServer,
+    pub(super) database: String,
+    folder: TempDir,
+}
+
+impl Servers {
+    pub(super) async fn start() -> anyhow::Result<Self> {
+        let redis = RedisServer::start(RedisOptions::default()).await?;
+        let options = PostgresOptions {
+            extra: vec![
+                ("shared_buffers".to_owned(), "256MB".to_owned()),
+                ("max_wal_size".to_owned(), "4GB".to_owned()),
+            ],
+            ..PostgresOptions::default()
+        };
+        let postgres = PostgresServer::start(options).await?;
+        let database = postgres.create_database("bench").await?;
+        let pool = sqlx::PgPool::connect(&database).await?;
+        sqlx::query("CREATE TABLE effects (task_id text, fence bigint)").execute(&pool).await?;
+        sqlx::query("CREATE TABLE yardstick (id text PRIMARY KEY, done boolean)")
+            .execute(&pool)
+            .await?;
+        pool.close().await;
+        let servers =
+            Self { redis, _postgres: postgres, database, folder: tempfile::tempdir()? };
+        std::fs::create_dir(servers.folder.path().join("state"))?;
+        servers.write_config(64)?;
+        let status = Command::new(std::env::current_exe()?)
+            .args(["migrate", "--config"])
+            .arg(servers.config())
+            .stdout(Stdio::null())
+            .status()
+            .await?;
+        if !status.success() {
+            bail!("queue-worker migrate ended with {status}");
+        }
+        Ok(servers)
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.path().join("queue-worker.toml")
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn redis_port(&self) -> u16 {
+        self.redis.port()
+    }
+
+    /// Everything at its default but the concurrency and the log level: a line per task at a rate
+    /// of tens of thousands would measure the terminal.
+    pub(super) fn write_config(&self, concurrency: usize) -> anyhow::Result<()> {
+        let text = format!(
+            r#"
+[worker]
+state_dir = "{state}"
+
+[redis]
+url = "{redis}"
+
+[postgres]
+url = "{postgres}"
+
+[[queue]]
+name = "bench"
+concurrency = {concurrency}
+
+[handler.transaction]
+type = "sql"
+statement = "SELECT 1"
+batch = {BATCH}
+
+[handler.sql]
+type = "sql"
+statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
+
+[handler.sql_batch]
+type = "sql"
+statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
+batch = {BATCH}
+
+[handler.exec]
+type = "exec"
+command = ["/bin/true"]
+
+[log]
+level = "warn"
+format = "text"
+"#,
+            state = self.folder.path().join("state").display(),
+            redis = self.redis.url(),
+            postgres = self.database,
+        );
+        std::fs::write(self.config(), text)?;
+        Ok(())
+    }
+
+    pub(super) async fn redis(&self) -> anyhow::Result<redis::aio::MultiplexedConnection> {
+        let client = redis::Client::open(self.redis.url())?;
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+}
