@@ -134,6 +134,20 @@ const BAD: &[BadCase] = &[
         "password_file",
     ),
     (
+        "[redis]\nurl = \"redis:///0\"\n",
+        Some(2),
+        "redis.url",
+        "names no host",
+        "redis+unix:///path",
+    ),
+    (
+        "[handler.x]\ntype = \"exec\"\ncommand = [\"/x\"]\nworking_dir = \"x\"\n",
+        Some(4),
+        "handler.x.working_dir",
+        "relative path",
+        "from the root",
+    ),
+    (
         "[redis]\nurl = \"http://h\"\n",
         Some(2),
         "redis.url",
@@ -621,7 +635,10 @@ fn a_reload_knows_what_it_can_apply() {
 
 #[test]
 fn the_default_file_is_the_default() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/queue-worker.toml");
+    let loaded = Config::load(&path, &Environment::default());
     let config = parse(&default_toml()).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(loaded.as_ref(), Ok(&config));
     assert_eq!(config, Config::with_queue("default".parse().expect("a name")));
 }
 

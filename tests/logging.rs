@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use queue_worker::clock::Clock;
 use queue_worker::domain::{Fence, Kind, QueueName, TaskId};
 use queue_worker::telemetry::fields::{record_claim, task_span};
-use queue_worker::telemetry::{Health, LogHandle, Sink, subscriber};
+use queue_worker::telemetry::{Health, LogError, LogHandle, Sink, init, subscriber};
 
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<u8>>>);
@@ -141,6 +141,16 @@ fn an_outage_is_two_lines() {
         lines[1].contains(" INFO redis: back after 0.0 s, 1000 attempts store=redis"),
         "{text}"
     );
+}
+
+#[test]
+fn a_process_sets_logging_up_once() {
+    let error = init("xml", "info").expect_err("no such format");
+    assert!(error.to_string().contains("\"xml\" is not a log format"), "{error}");
+    let error = init("text", "a=b=c").expect_err("no level");
+    assert!(error.to_string().contains("write \"info\""), "{error}");
+    assert!(matches!(init("text", "off").expect("set up").sink(), Sink::Text { .. }));
+    assert!(matches!(init("text", "off"), Err(LogError::Taken(_))));
 }
 
 /// The journal's socket has a fixed path, so this test listens there in a mount namespace of its
