@@ -45,9 +45,10 @@ section! {
         ..
         /// The directory that it runs in; default: the worker's own.
         working_dir: Option<PathBuf> = None,
-        /// Variables that it gets besides the worker's own. Not for secrets.
+        /// Variables that it gets besides the few that are passed on (PATH, HOME and the like). Not
+        /// for secrets.
         environment: BTreeMap<String, String> = BTreeMap::new(),
-        /// The most bytes of standard output that are kept as the result; more is a failure.
+        /// The most bytes of standard output that are kept as the result.
         result_cap: ByteSize = ByteSize::kib(64),
         /// The last bytes of standard error that are kept with a failure.
         stderr_cap: ByteSize = ByteSize::kib(16),

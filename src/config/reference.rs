@@ -6,6 +6,8 @@ use std::fmt::Write;
 
 use super::environment::VARIABLE_PREFIX;
 use super::handlers::{ExecSettings, HandlerCommon, HttpSettings, SqlSettings};
+use super::leaf::Leaf;
+use super::secret::Secret;
 use super::section::{Field, Section};
 use super::tree::{
     DrainSettings, LeaseSettings, LogSettings, PostgresSettings, QueueSettings, RedisSettings,
@@ -144,6 +146,8 @@ fn push_fields(text: &mut String, part: &Part, off: &str) {
         let default = (field.default)().map(|value| value.to_string());
         let line = match default {
             Some(value) => format!("{off}{} = {value}\n", field.name),
+            // The comment says where it goes; a line for it here would only be refused.
+            None if field.kind == Secret::KIND => "\n".to_owned(),
             None if field.required => format!("{off}{} = {}\n", field.name, example(field)),
             None => format!("{off}# {} = {}\n", field.name, example(field)),
         };

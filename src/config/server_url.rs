@@ -11,8 +11,12 @@ use url::Url;
 use super::leaf::{Leaf, Refusal};
 use super::secret::Secret;
 
-/// The query parameter by which Postgres clients take a password.
-const PASSWORD_PARAMETER: &str = "password";
+/// The query parameters by which clients take a password: Postgres', and Redis' for sockets.
+const PASSWORD_PARAMETERS: [&str; 2] = ["password", "pass"];
+
+fn is_password(name: &str) -> bool {
+    PASSWORD_PARAMETERS.contains(&name)
+}
 
 const HIDDEN: &str = "***";
 
@@ -36,17 +40,26 @@ impl ServerUrl {
         self.0.scheme()
     }
 
-    /// The user name, percent-decoded.
+    /// The user name, percent-decoded: before the host, or the parameter `user`.
     pub fn username(&self) -> Option<String> {
         let raw = self.0.username();
-        (!raw.is_empty()).then(|| percent_decode(raw))
+        let parameter = || {
+            let mut pairs = self.0.query_pairs();
+            pairs.find(|(name, _)| name == "user").map(|(_, text)| text.into_owned())
+        };
+        if raw.is_empty() { parameter() } else { Some(percent_decode(raw)) }
     }
 
-    /// The password, percent-decoded: before the host, or the parameter `password`.
+    /// Whether it names a host.
+    pub fn has_host(&self) -> bool {
+        self.0.host_str().is_some_and(|host| !host.is_empty())
+    }
+
+    /// The password, percent-decoded: before the host, or the parameter `password` or `pass`.
     pub fn password(&self) -> Option<Secret> {
         let parameter = || {
             let mut pairs = self.0.query_pairs();
-            pairs.find(|(name, _)| name == PASSWORD_PARAMETER).map(|(_, text)| text.into_owned())
+            pairs.find(|(name, _)| is_password(name)).map(|(_, text)| text.into_owned())
         };
         let text = self.0.password().map(percent_decode).or_else(parameter);
         text.filter(|text| !text.is_empty()).map(Secret::new)
@@ -64,11 +77,11 @@ impl ServerUrl {
             // Fails only on a URL that cannot have a password, and this one has.
             let _ = url.set_password(replacement);
         }
-        if url.query_pairs().any(|(name, _)| name == PASSWORD_PARAMETER) {
+        if url.query_pairs().any(|(name, _)| is_password(&name)) {
             let kept: Vec<(String, String)> = self
                 .0
                 .query_pairs()
-                .filter(|(name, _)| name != PASSWORD_PARAMETER)
+                .filter(|(name, _)| !is_password(name))
                 .map(|(name, text)| (name.into_owned(), text.into_owned()))
                 .collect();
             url.set_query(None);
@@ -76,7 +89,7 @@ impl ServerUrl {
                 let mut pairs = url.query_pairs_mut();
                 pairs.extend_pairs(kept);
                 if let Some(text) = replacement {
-                    pairs.append_pair(PASSWORD_PARAMETER, text);
+                    pairs.append_pair(PASSWORD_PARAMETERS[0], text);
                 }
             }
         }
@@ -154,6 +167,10 @@ mod tests {
         assert_eq!(url.password(), Some(Secret::new("hunter")));
         assert!(!url.to_string().contains("hunter"));
         assert_eq!(url.without_password().as_str(), "postgres://me@h/db?host=%2Frun%2Fpg");
+        let url = ServerUrl::parse("redis+unix:///run/r?db=1&user=me&pass=hunter").expect("URL");
+        assert_eq!((url.username().as_deref(), url.has_host()), (Some("me"), false));
+        assert_eq!(url.password(), Some(Secret::new("hunter")));
+        assert!(!format!("{url:?}").contains("hunter"));
         let url = ServerUrl::parse("postgres://h/db?password=hunter").expect("URL");
         assert_eq!(url.without_password().as_str(), "postgres://h/db");
     }

@@ -96,7 +96,7 @@ section! {
         url: ServerUrl = url("redis://127.0.0.1:6379/0"),
         /// The ACL user; default: the one in the URL, else Redis' own default user.
         username: Option<String> = None,
-        /// The password itself. In the environment only; a file refuses it.
+        /// The password itself: only in the environment, as QUEUE_WORKER_REDIS__PASSWORD.
         password: Option<Secret> = None,
         /// A file that holds the password, read at each connect. A relative path is looked up in
         /// the unit's credentials ($CREDENTIALS_DIRECTORY).
@@ -127,7 +127,7 @@ section! {
         ..
         /// `postgres://user@host:port/database`; for a socket append `?host=/run/postgresql`.
         url: ServerUrl = url("postgres://queue-worker@localhost/queue-worker"),
-        /// The password itself. In the environment only; a file refuses it.
+        /// The password itself: only in the environment, as QUEUE_WORKER_POSTGRES__PASSWORD.
         password: Option<Secret> = None,
         /// A file that holds the password, read at each connect. A relative path is looked up in
         /// the unit's credentials ($CREDENTIALS_DIRECTORY).

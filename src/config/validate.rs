@@ -22,6 +22,10 @@ use super::tree::{Config, QueueSettings};
 /// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
 const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// What the Redis client takes.
+const REDIS_SCHEMES: [&str; 7] =
+    ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
+
 /// Where execvp(3) looks without PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
@@ -92,7 +96,11 @@ impl Rules<'_> {
 
     fn redis(&mut self, config: &Config) {
         let redis = &config.redis;
-        self.scheme("redis.url", &redis.url, &["redis", "rediss", "redis+unix", "unix"]);
+        self.scheme("redis.url", &redis.url, &REDIS_SCHEMES);
+        if !redis.url.has_host() && !redis.url.scheme().contains("unix") {
+            let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
+            self.broken(&["redis.url"], "names no host", remedy);
+        }
         self.one_password("redis", &redis.url, redis.password_file.is_some());
     }
 
@@ -241,6 +249,13 @@ impl Rules<'_> {
 
     fn exec(&mut self, key: &str, exec: &ExecSettings, path: Option<&OsStr>) {
         let command = format!("{key}.command");
+        // The program is looked for with the PATH that it gets.
+        let given = exec.environment.get("PATH").map(OsStr::new);
+        let path = given.or(path).unwrap_or(OsStr::new(DEFAULT_PATH));
+        if exec.working_dir.as_ref().is_some_and(|directory| directory.is_relative()) {
+            let remedy = "write it from the root: \"/var/lib/…\"";
+            self.broken(&[&format!("{key}.working_dir")], "is a relative path", remedy);
+        }
         let Some(program) = exec.command.first().filter(|program| !program.is_empty()) else {
             let remedy = r#"write the program and its arguments: ["/usr/bin/env", "true"]"#;
             self.broken(&[&command], "names no program", remedy);
@@ -251,7 +266,7 @@ impl Rules<'_> {
                 let remedy = "write it from the root, or only its name if it is on PATH";
                 self.broken(&[&command], format!("{program:?} is a relative path"), remedy);
             }
-        } else if !on_path(program, path.unwrap_or(OsStr::new(DEFAULT_PATH))) {
+        } else if !on_path(program, path) {
             let hint = if program.contains(char::is_whitespace) {
                 r#"; there is no shell: write ["program", "argument"]"#
             } else {
