@@ -104,7 +104,9 @@ pub(super) async fn touch(
         for part in members.chunks(MAX_TOUCH) {
             let fill = |cmd: &mut Cmd| {
                 base.script_args(cmd, queue);
-                part.iter().for_each(|(_, id)| push_id(cmd, *id));
+                for (_, id) in part {
+                    push_id(cmd, *id);
+                }
             };
             let answers = parse::numbers(base.link.script(&TOUCH, fill).await?)
                 .map_err(base.misread(TOUCH.name()))?;
