@@ -196,6 +196,8 @@ impl RedisConnection {
         let fault = Fault::judge(error, &self.address, command);
         if fault.broken {
             self.give_up();
+        } else {
+            self.proved.store(true, Ordering::Relaxed);
         }
         fault.error
     }

@@ -69,12 +69,12 @@ impl Node {
 
     /// Deletes the locks that are still ours.
     pub(super) async fn release(&self, keys: &[Key<'_>]) -> Result<(), RedisError> {
-        self.link.script(&RELEASE, |cmd| fill(cmd, keys, None)).await.map(drop)
+        self.link.script_twice(&RELEASE, |cmd| fill(cmd, keys, None)).await.map(drop)
     }
 
     /// Extends the locks that are ours and sets those that are gone.
     pub(super) async fn renew(&self, keys: &[Key<'_>]) -> Result<Vec<Renewal>, RedisError> {
-        let answer = self.link.script(&RENEW, |cmd| fill(cmd, keys, Some(self.ttl))).await?;
+        let answer = self.link.script_twice(&RENEW, |cmd| fill(cmd, keys, Some(self.ttl))).await?;
         let renewal = |answer| if answer == 1 { Renewal::Renewed } else { Renewal::Foreign };
         Ok(self.numbers(answer, &RENEW, keys.len())?.map(renewal).collect())
     }

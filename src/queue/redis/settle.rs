@@ -30,7 +30,7 @@ pub(super) async fn settle(base: Base, group: Vec<Settling>) {
         }
         pipeline.add_command(ack).add_command(delete);
     }
-    let answer = base.link.pipeline(&pipeline, "XACK and XDEL").await.map(drop);
+    let answer = base.link.pipeline_twice(&pipeline, "XACK and XDEL").await.map(drop);
     for one in group {
         one.answer(answer.clone());
     }
