@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use self::redis::{RedisLeaseOptions, RedisLeases};
 use crate::clock::BootInstant;
 use crate::connection::RedisError;
 use crate::domain::LockToken;

@@ -56,8 +56,8 @@ pub fn decode(delivery: &Delivery, max_payload: usize) -> Result<Task, Malformed
             malformed(format!("version {} is not supported, only {VERSION} is", excerpt(found)))
         })?;
     }
-    let id = TaskId::from_bytes(required("task_id", id)?).map_err(refused)?;
-    let kind = Kind::from_bytes(required("kind", kind)?).map_err(refused)?;
+    let id = TaskId::from_bytes(required("task_id", id)?).map_err(|error| refused(&error))?;
+    let kind = Kind::from_bytes(required("kind", kind)?).map_err(|error| refused(&error))?;
     let payload = required("payload", payload)?;
     if payload.len() > max_payload {
         return Err(Malformed {
@@ -65,8 +65,10 @@ pub fn decode(delivery: &Delivery, max_payload: usize) -> Result<Task, Malformed
             message: format!("payload has {} bytes, more than {max_payload}", payload.len()),
         });
     }
-    let lock_key =
-        optional(lock_key).map(|key| LockKey::from_bytes(key)).transpose().map_err(refused)?;
+    let lock_key = optional(lock_key)
+        .map(|key| LockKey::from_bytes(key))
+        .transpose()
+        .map_err(|error| refused(&error))?;
     let max_attempts = optional(attempts)
         .map(|value| number("max_attempts", value, 1, MAX_ATTEMPTS))
         .transpose()?
@@ -141,7 +143,7 @@ fn traceparent(value: &Bytes) -> Result<String, Malformed> {
     }
 }
 
-fn refused(error: IdError) -> Malformed {
+fn refused(error: &IdError) -> Malformed {
     malformed(error.to_string())
 }
 

@@ -97,12 +97,13 @@ impl RedisConnection {
             .await?
             .map_err(|error| self.judge(&error, command))?;
         if pipeline.is_transaction() {
-            let whole = answers.pop().unwrap_or_default();
-            answers = match whole.extract_error() {
-                Ok(Value::Array(items)) => items,
-                Ok(_) => Vec::new(),
-                Err(error) => return Err(self.judge(&error, command)),
-            };
+            answers = match answers.pop() {
+                Some(Value::Array(items)) => {
+                    items.into_iter().map(own_error).collect::<RedisResult<_>>()
+                }
+                other => own_error(other.unwrap_or_default()).map(|_| Vec::new()),
+            }
+            .map_err(|error| self.judge(&error, command))?;
         }
         Ok(answers)
     }
@@ -130,11 +131,13 @@ impl RedisConnection {
         cmd.set_no_response(true);
         let mut multiplexed = self.multiplexed.clone();
         let _ = tokio::time::timeout(SUBMIT_LIMIT, multiplexed.send_packed_command(&cmd)).await;
+        // Lets the connection's own task hand the command to the socket before we may be dropped.
+        tokio::task::yield_now().await;
     }
 
     /// Judges an answer of a [`RedisConnection::pipeline`] that may be an error of its own.
     pub fn check(&self, answer: Value, command: &'static str) -> Result<Value, RedisError> {
-        answer.extract_error().map_err(|error| self.judge(&error, command))
+        own_error(answer).map_err(|error| self.judge(&error, command))
     }
 
     /// As [`RedisConnection::query`], with errors of the server left as they are.
@@ -146,7 +149,7 @@ impl RedisConnection {
     ) -> Result<RedisResult<Value>, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let call = multiplexed.send_packed_command(cmd);
-        Ok(self.timed(call, command, deadline).await?.and_then(Value::extract_error))
+        Ok(self.timed(call, command, deadline).await?.and_then(own_error))
     }
 
     async fn timed<T>(
@@ -193,7 +196,18 @@ impl RedisConnection {
         let fault = Fault::judge(error, &self.address, command);
         if fault.broken {
             self.give_up();
+        } else {
+            self.proved.store(true, Ordering::Relaxed);
         }
         fault.error
+    }
+}
+
+/// The error that the answer is, if it is one. Unlike `Value::extract_error` it leaves the inside
+/// of large answers alone.
+fn own_error(answer: Value) -> RedisResult<Value> {
+    match answer {
+        Value::ServerError(error) => Err(error.into()),
+        answer => Ok(answer),
     }
 }

@@ -39,6 +39,7 @@ struct Inner {
     address: Arc<str>,
     call_timeout: Duration,
     current: Mutex<Option<Arc<RedisConnection>>>,
+    forgiven: AtomicBool,
     attempts: tokio::sync::Mutex<Attempts>,
 }
 
@@ -55,6 +56,7 @@ impl RedisLink {
             target,
             call_timeout,
             current: Mutex::new(None),
+            forgiven: AtomicBool::new(false),
             attempts: tokio::sync::Mutex::new(attempts),
         }))
     }
@@ -95,6 +97,32 @@ impl RedisLink {
         self.connection(deadline).await?.script(script, deadline, fill).await
     }
 
+    /// As [`RedisLink::pipeline`], and once more if the connection broke under it: for commands
+    /// that may be applied twice.
+    pub async fn pipeline_twice(
+        &self,
+        pipeline: &Pipeline,
+        command: &'static str,
+    ) -> Result<Vec<Value>, RedisError> {
+        match self.pipeline(pipeline, command).await {
+            Err(RedisError::Unavailable { .. }) => self.pipeline(pipeline, command).await,
+            answer => answer,
+        }
+    }
+
+    /// As [`RedisLink::script`], and once more if the connection broke under it: for scripts that
+    /// may be applied twice.
+    pub async fn script_twice(
+        &self,
+        script: &LuaScript,
+        fill: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        match self.script(script, &fill).await {
+            Err(RedisError::Unavailable { .. }) => self.script(script, &fill).await,
+            answer => answer,
+        }
+    }
+
     /// The connection, made if there is none, by `deadline`.
     pub async fn connection(&self, deadline: Instant) -> Result<Arc<RedisConnection>, RedisError> {
         if let Some(connection) = self.established() {
@@ -118,9 +146,13 @@ impl RedisLink {
         self.current().clone().filter(|connection| !connection.is_broken())
     }
 
-    /// Closes the connection, because what is under way on it is no longer awaited.
-    pub fn discard(&self, connection: &Arc<RedisConnection>) {
+    /// Closes the connection, because what is under way on it is no longer awaited. Unless the
+    /// server was `at_fault`, the next one is made without a pause.
+    pub fn discard(&self, connection: &Arc<RedisConnection>, at_fault: bool) {
         connection.give_up();
+        if !at_fault || connection.is_proved() {
+            self.0.forgiven.store(true, Ordering::Relaxed);
+        }
         self.current().take_if(|current| Arc::ptr_eq(current, connection));
     }
 
@@ -131,7 +163,8 @@ impl RedisLink {
     /// One attempt, unless the pause after the last one is still on. The attempt is counted before
     /// it is made, so that a caller that gives up half-way counts too.
     async fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<RedisConnection>, RedisError> {
-        if self.current().take().is_some_and(|gone| gone.is_proved()) {
+        let forgiven = self.0.forgiven.swap(false, Ordering::Relaxed);
+        if self.current().take().is_some_and(|gone| gone.is_proved()) || forgiven {
             attempts.failures = 0;
             attempts.not_before = None;
         }

@@ -3,7 +3,7 @@
 //! A [`RedisLink`] is made without a reachable server and connects at its first call. Each call has
 //! one deadline that covers connecting too. A link that stops answering is replaced; while nothing
 //! can be reached, calls fail at once and the rate of attempts is bounded. This layer knows neither
-//! streams nor locks, and it never repeats a command: whether that is safe, only the caller knows.
+//! streams nor locks, and repeats a command only where the caller says that it may.
 
 mod connection;
 mod fault;

@@ -61,7 +61,7 @@ pub(super) async fn give_back(base: Base, group: Vec<GivingBack>) {
         };
         let given = base
             .link
-            .script(&GIVE_BACK, fill)
+            .script_twice(&GIVE_BACK, fill)
             .await
             .and_then(|answer| parse::numbers(answer).map_err(base.misread(GIVE_BACK.name())));
         for (nth, at) in members.iter().enumerate() {
@@ -104,9 +104,11 @@ pub(super) async fn touch(
         for part in members.chunks(MAX_TOUCH) {
             let fill = |cmd: &mut Cmd| {
                 base.script_args(cmd, queue);
-                part.iter().for_each(|(_, id)| push_id(cmd, *id));
+                for (_, id) in part {
+                    push_id(cmd, *id);
+                }
             };
-            let answers = parse::numbers(base.link.script(&TOUCH, fill).await?)
+            let answers = parse::numbers(base.link.script_twice(&TOUCH, fill).await?)
                 .map_err(base.misread(TOUCH.name()))?;
             for ((at, _), answer) in part.iter().zip(answers) {
                 ours[*at] = answer == 1;

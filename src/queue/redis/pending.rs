@@ -96,8 +96,8 @@ impl PendingList {
             };
             let Some(last) = found.last() else { break };
             after = last.id;
-            let lost = taken.add(found);
-            self.acknowledge(queue, &lost).await?;
+            let gone = taken.add(found);
+            self.acknowledge(queue, &gone).await?;
         }
         Ok(taken.deliveries)
     }
@@ -117,7 +117,9 @@ impl PendingList {
         }
         let mut cmd = redis::cmd("XACK");
         cmd.arg(stream_key(queue)).arg(GROUP);
-        ids.iter().for_each(|id| push_id(&mut cmd, *id));
+        for id in ids {
+            push_id(&mut cmd, *id);
+        }
         self.base.link.query(&cmd, "XACK").await.map(drop)
     }
 

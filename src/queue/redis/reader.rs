@@ -39,28 +39,41 @@ pub(super) struct Reader {
     untold: Mutex<Option<QueueError>>,
 }
 
-/// Marks a read as under way. Dropped without [`Reading::done`], it closes the connection.
+/// Marks a read as under way. Dropped without an answer, it closes the connection.
 struct Reading<'a> {
     reader: &'a Reader,
     connection: &'a Arc<RedisConnection>,
-    answered: bool,
+    end: ReadEnd,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadEnd {
+    /// The caller has gone; the answer is still to come.
+    Cancelled,
+    /// The server did not answer.
+    Failed,
+    /// The connection is free for the next read.
+    Answered,
 }
 
 impl<'a> Reading<'a> {
     fn start(reader: &'a Reader, connection: &'a Arc<RedisConnection>) -> Self {
         reader.reading.store(true, Ordering::SeqCst);
-        Self { reader, connection, answered: false }
+        Self { reader, connection, end: ReadEnd::Cancelled }
     }
 
-    fn done(mut self) {
-        self.answered = true;
+    fn done(mut self, answer: &Result<redis::Value, QueueError>) {
+        self.end = match answer {
+            Err(RedisError::Timeout { .. } | RedisError::Unavailable { .. }) => ReadEnd::Failed,
+            Ok(_) | Err(_) => ReadEnd::Answered,
+        };
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            self.reader.link.discard(self.connection);
+        if self.end != ReadEnd::Answered {
+            self.reader.link.discard(self.connection, self.end == ReadEnd::Failed);
         }
         self.reader.reading.store(false, Ordering::SeqCst);
         self.reader.rested.notify_waiters();
@@ -168,9 +181,7 @@ impl Reader {
                 message: "a read was given up".into(),
             }),
         };
-        if !matches!(answer, Err(RedisError::Timeout { .. } | RedisError::Unavailable { .. })) {
-            reading.done();
-        }
+        reading.done(&answer);
         parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))
     }
 
@@ -181,9 +192,9 @@ impl Reader {
             self.base.script_args(cmd, &self.queue);
             cmd.arg(demand.entries).arg(demand.bytes).arg(self.base.max_payload.max(1));
         };
-        let answer = connection.script(&READ_WITHIN, self.deadline(Duration::ZERO), fill).await?;
-        reading.done();
-        parse::entries(answer)
+        let answer = connection.script(&READ_WITHIN, self.deadline(Duration::ZERO), fill).await;
+        reading.done(&answer);
+        parse::entries(answer?)
             .map(|(found, _)| found)
             .map_err(self.base.misread(READ_WITHIN.name()))
     }

@@ -6,7 +6,6 @@ use super::super::QueueError;
 use super::base::{Base, GROUP, by_queue, push_id, stream_key};
 use super::parse;
 use crate::coalesce::Pending;
-use crate::connection::RedisError;
 use crate::domain::{EntryId, QueueName, RawEntry};
 
 /// One entry to acknowledge and delete, and who waits for it.
@@ -31,19 +30,7 @@ pub(super) async fn settle(base: Base, group: Vec<Settling>) {
         }
         pipeline.add_command(ack).add_command(delete);
     }
-    let answer = base.link.pipeline(&pipeline, "XACK and XDEL").await;
-    // An error inside the transaction (a key of another type) is that of the whole group.
-    let answer = answer.and_then(|values| {
-        let errors = values.into_iter().map(redis::Value::extract_error);
-        match errors.collect::<Result<Vec<_>, _>>() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(RedisError::Refused {
-                address: base.link.address().to_owned(),
-                command: "XACK and XDEL",
-                message: error.to_string(),
-            }),
-        }
-    });
+    let answer = base.link.pipeline_twice(&pipeline, "XACK and XDEL").await.map(drop);
     for one in group {
         one.answer(answer.clone());
     }

@@ -1,0 +1,587 @@
+//! The queue against real, private Redis servers.
+
+mod redis_server;
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use queue_worker::connection::{RedisError, RedisTarget};
+use queue_worker::domain::{
+    Delivery, EntryId, Kind, MalformedReason, QueueName, RawEntry, WorkerId,
+};
+use queue_worker::queue::codec::{NewTask, decode};
+use queue_worker::queue::{Demand, Queue, QueueDepth, RedisQueue, RedisQueueOptions};
+use redis_server::{RedisServer, eventually};
+use tokio::time::Instant;
+
+const KEY: &str = "qw:{work}:tasks";
+const START: EntryId = EntryId { ms: 0, seq: 0 };
+const NO_WAIT: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(20);
+
+static WORK: LazyLock<QueueName> = LazyLock::new(|| QueueName::new("work").expect("a name"));
+
+fn demand(entries: usize) -> Demand {
+    Demand { entries, bytes: usize::MAX }
+}
+
+fn options(target: RedisTarget) -> RedisQueueOptions {
+    RedisQueueOptions::new(target, WorkerId::random())
+}
+
+fn queue(server: &RedisServer) -> RedisQueue {
+    RedisQueue::new(options(server.target()))
+}
+
+/// A queue whose entries are up for reclaim after `min_idle`.
+fn idling(server: &RedisServer, min_idle: Duration) -> RedisQueue {
+    RedisQueue::new(RedisQueueOptions { min_idle, ..options(server.target()) })
+}
+
+fn entry(payload: &str) -> RawEntry {
+    NewTask::new(Kind::new("k").expect("a kind"), Bytes::copy_from_slice(payload.as_bytes()))
+        .encode()
+}
+
+async fn add(queue: &RedisQueue, count: usize) -> Vec<EntryId> {
+    let mut ids = Vec::new();
+    for n in 0..count {
+        ids.push(queue.append(&WORK, &entry(&n.to_string())).await.expect("added"));
+    }
+    ids
+}
+
+fn ids(deliveries: &[Delivery]) -> Vec<EntryId> {
+    deliveries.iter().map(|one| one.entry).collect()
+}
+
+/// Owner and delivery count of a pending entry.
+fn pending(server: &RedisServer, id: EntryId) -> Option<(String, u64)> {
+    let found: Vec<(String, String, u64, u64)> =
+        server.run(&format!("XPENDING {KEY} qw {id} {id} 1"));
+    found.into_iter().next().map(|(_, consumer, _, count)| (consumer, count))
+}
+
+/// How many clients wait in a blocking command.
+fn blocked(server: &RedisServer) -> bool {
+    server.run::<String>("INFO clients").contains("blocked_clients:1")
+}
+
+#[tokio::test]
+async fn fetch_and_settle_leave_nothing_behind() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let added = add(&queue, 300).await;
+    let fetched = queue.fetch(&WORK, demand(1000), NO_WAIT).await.expect("fetched");
+    assert_eq!(ids(&fetched), added);
+    let depth = queue.depth(&WORK).await.expect("depth");
+    assert_eq!(depth, QueueDepth { length: 300, pending: 300, lag: Some(0), consumers: 1 });
+    let settled =
+        futures_util::future::join_all(added.iter().map(|id| queue.settle(&WORK, *id))).await;
+    assert!(settled.iter().all(Result::is_ok));
+    let depth = queue.depth(&WORK).await.expect("depth");
+    assert_eq!((depth.length, depth.pending), (0, 0));
+    assert!(!queue.contains(&WORK, added[0]).await.expect("contains"));
+    assert_eq!(queue.reap_consumers(&WORK, LONG).await.expect("reaped"), 1);
+    assert_eq!(queue.depth(&WORK).await.expect("depth").consumers, 0);
+}
+
+#[tokio::test]
+async fn depth_of_nothing_is_zero() {
+    let server = RedisServer::start();
+    assert_eq!(queue(&server).depth(&WORK).await.expect("depth"), QueueDepth::default());
+}
+
+#[tokio::test]
+async fn a_blocked_fetch_survives_the_deletion_of_its_stream() {
+    let server = RedisServer::start();
+    for destroy in ["DEL qw:{work}:tasks", "FLUSHALL", "XGROUP DESTROY qw:{work}:tasks qw"] {
+        let queue = queue(&server);
+        let fetch = queue.fetch(&WORK, demand(10), LONG);
+        let meanwhile = async {
+            eventually("the fetch blocks", || blocked(&server)).await;
+            server.run::<redis::Value>(destroy);
+            let id = server.run::<String>(&format!("XADD {KEY} * a b"));
+            id.parse::<EntryId>().expect("an id")
+        };
+        let (fetched, id) = tokio::join!(fetch, meanwhile);
+        assert_eq!(ids(&fetched.expect(destroy)), [id], "{destroy}");
+        server.run::<()>("FLUSHALL");
+    }
+}
+
+#[tokio::test]
+async fn entries_added_before_the_group_exists_are_delivered() {
+    let server = RedisServer::start();
+    server.run::<String>(&format!("XADD {KEY} * a b"));
+    assert_eq!(queue(&server).fetch(&WORK, demand(9), NO_WAIT).await.expect("fetched").len(), 1);
+}
+
+#[tokio::test]
+async fn interrupt_ends_a_blocked_fetch_and_later_ones_do_not_block() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let fetch = queue.fetch(&WORK, demand(10), LONG);
+    let interrupt = async {
+        eventually("the fetch blocks", || blocked(&server)).await;
+        let since = Instant::now();
+        queue.interrupt(&WORK).await;
+        since
+    };
+    let (fetched, since) = tokio::join!(fetch, interrupt);
+    assert_eq!(fetched.expect("fetched").len(), 0);
+    assert!(since.elapsed() < Duration::from_millis(300), "{:?}", since.elapsed());
+    let again = Instant::now();
+    assert!(queue.fetch(&WORK, demand(10), LONG).await.expect("fetched").is_empty());
+    assert!(again.elapsed() < Duration::from_millis(300));
+}
+
+#[tokio::test]
+async fn interrupt_does_not_miss_a_fetch_that_is_about_to_block() {
+    let server = RedisServer::start();
+    for _ in 0..50 {
+        let queue = queue(&server);
+        let since = Instant::now();
+        let (fetched, ()) =
+            tokio::join!(queue.fetch(&WORK, demand(10), LONG), queue.interrupt(&WORK));
+        assert!(fetched.expect("fetched").is_empty());
+        assert!(since.elapsed() < Duration::from_secs(2), "{:?}", since.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn interrupt_gives_up_a_fetch_that_a_frozen_server_holds() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let fetch = queue.fetch(&WORK, demand(10), LONG);
+    let interrupt = async {
+        eventually("the fetch blocks", || blocked(&server)).await;
+        server.stop();
+        queue.interrupt(&WORK).await;
+    };
+    let since = Instant::now();
+    let (fetched, ()) = tokio::join!(fetch, interrupt);
+    assert!(fetched.expect_err("no answer").is_transient());
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    server.cont();
+}
+
+#[tokio::test]
+async fn a_cancelled_fetch_blocks_nobody_and_loses_nothing() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    {
+        let fetch = queue.fetch(&WORK, demand(10), LONG);
+        tokio::select! {
+            _ = fetch => panic!("nothing to fetch"),
+            () = eventually("the fetch blocks", || blocked(&server)) => {}
+        }
+    }
+    eventually("the connection is closed", || !blocked(&server)).await;
+    let added = add(&queue, 1).await;
+    assert_eq!(ids(&queue.fetch(&WORK, demand(9), LONG).await.expect("fetched")), added);
+}
+
+#[tokio::test]
+async fn what_was_delivered_unseen_is_found() {
+    let server = RedisServer::start();
+    let worker = WorkerId::random();
+    let queue = RedisQueue::new(RedisQueueOptions::new(server.target(), worker));
+    let added = add(&queue, 5).await;
+    server.run::<()>(&format!("XGROUP CREATE {KEY} qw 0"));
+    let swallow = format!("XREADGROUP GROUP qw {worker} COUNT 4 STREAMS {KEY} >");
+    server.run::<redis::Value>(&swallow);
+    server.run::<u64>(&format!("XDEL {KEY} {}", added[0]));
+    let found = queue.delivered(&WORK, START, demand(100)).await.expect("found");
+    assert_eq!(ids(&found), added[1..4]);
+    assert_eq!(pending(&server, added[0]), None, "lost entries are acknowledged");
+    let rest = queue.delivered(&WORK, added[2], demand(100)).await.expect("found");
+    assert_eq!(ids(&rest), added[3..4]);
+    let fresh = queue.fetch(&WORK, demand(100), NO_WAIT).await.expect("fetched");
+    assert_eq!(ids(&fresh), added[4..]);
+}
+
+#[tokio::test]
+async fn orphans_behind_a_long_live_list_are_reached() {
+    let server = RedisServer::start();
+    let min_idle = Duration::from_secs(60);
+    let live = idling(&server, min_idle);
+    let added = add(&live, 210).await;
+    let running = live.fetch(&WORK, demand(150), NO_WAIT).await.expect("fetched");
+    assert_eq!(running.len(), 150);
+    let dead = idling(&server, min_idle);
+    let orphans = dead.fetch(&WORK, demand(60), NO_WAIT).await.expect("fetched");
+    for orphan in &orphans {
+        dead.hand_over(&WORK, orphan.entry, &orphan.raw).await.expect("idle for long");
+    }
+    let rescuer = idling(&server, min_idle);
+    let mut found = HashSet::new();
+    for _ in 0..2 {
+        for _ in 0..6 {
+            found.extend(ids(&rescuer.reclaim(&WORK, demand(10)).await.expect("reclaimed")));
+        }
+    }
+    assert_eq!(found, added[150..].iter().copied().collect());
+    // One call with a larger demand reaches them too.
+    let second = idling(&server, Duration::ZERO);
+    assert_eq!(second.reclaim(&WORK, demand(210)).await.expect("reclaimed").len(), 210);
+}
+
+#[tokio::test]
+async fn what_is_handed_over_is_claimable_at_once_as_if_never_delivered() {
+    let server = RedisServer::start();
+    let (giver, other) = (queue(&server), queue(&server));
+    let added = add(&giver, 3).await;
+    let fetched = giver.fetch(&WORK, demand(3), NO_WAIT).await.expect("fetched");
+    assert_eq!(pending(&server, added[0]).expect("pending").1, 1);
+    assert!(other.reclaim(&WORK, demand(9)).await.expect("reclaimed").is_empty());
+    giver.hand_over(&WORK, added[0], &fetched[0].raw).await.expect("handed over");
+    let taken = other.reclaim(&WORK, demand(9)).await.expect("reclaimed");
+    assert_eq!(ids(&taken), added[..1]);
+    assert_eq!(taken[0].raw, fetched[0].raw);
+    assert_eq!(pending(&server, added[0]).expect("pending").1, 1, "delivery count unchanged");
+}
+
+#[tokio::test]
+async fn handing_over_does_nothing_to_the_entry_of_another() {
+    let server = RedisServer::start();
+    let (zombie, owner) = (idling(&server, NO_WAIT), idling(&server, NO_WAIT));
+    let added = add(&zombie, 1).await;
+    let fetched = zombie.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched");
+    owner.reclaim(&WORK, demand(1)).await.expect("reclaimed");
+    let before = pending(&server, added[0]);
+    zombie.hand_over(&WORK, added[0], &fetched[0].raw).await.expect("no error");
+    zombie.postpone(&WORK, added[0], LONG).await.expect("no error");
+    assert_eq!(pending(&server, added[0]), before);
+}
+
+#[tokio::test]
+async fn handing_over_adds_again_what_the_stream_has_lost() {
+    let server = RedisServer::start();
+    for lose in ["XDEL", "FLUSHALL"] {
+        let giver = queue(&server);
+        let added = add(&giver, 1).await;
+        let fetched = giver.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched");
+        match lose {
+            "XDEL" => server.run::<redis::Value>(&format!("XDEL {KEY} {}", added[0])),
+            all => server.run::<redis::Value>(all),
+        };
+        giver.hand_over(&WORK, added[0], &fetched[0].raw).await.expect("handed over");
+        giver.hand_over(&WORK, added[0], &fetched[0].raw).await.expect("handed over");
+        let again = queue(&server).fetch(&WORK, demand(9), NO_WAIT).await.expect("fetched");
+        assert!(!again.is_empty(), "{lose}");
+        assert_eq!(again[0].raw, fetched[0].raw);
+        server.run::<()>("FLUSHALL");
+    }
+}
+
+#[tokio::test]
+async fn a_postponed_entry_comes_back_on_time() {
+    let server = RedisServer::start();
+    let queue = idling(&server, Duration::from_secs(30));
+    let added = add(&queue, 2).await;
+    queue.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched");
+    let remaining = Duration::from_millis(200);
+    let since = Instant::now();
+    queue.postpone(&WORK, added[0], remaining).await.expect("postponed");
+    queue.postpone(&WORK, added[1], Duration::from_secs(90)).await.expect("postponed");
+    let taken = loop {
+        let taken = queue.reclaim(&WORK, demand(9)).await.expect("reclaimed");
+        if !taken.is_empty() {
+            break taken;
+        }
+        assert!(since.elapsed() < Duration::from_secs(10));
+    };
+    assert_eq!(ids(&taken), added[..1]);
+    // Redis counts whole milliseconds.
+    assert!(since.elapsed() + Duration::from_millis(2) >= remaining, "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_touch_keeps_what_is_ours_and_steals_nothing_back() {
+    let server = RedisServer::start();
+    let min_idle = Duration::from_millis(300);
+    let (zombie, owner) = (idling(&server, min_idle), idling(&server, min_idle));
+    let added = add(&zombie, 3).await;
+    zombie.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched");
+    let until = Instant::now() + 3 * min_idle;
+    let mut taken = Vec::new();
+    while Instant::now() < until {
+        assert_eq!(zombie.touch(&[(WORK.clone(), added[0])]).await.expect("touched"), [true]);
+        taken.extend(ids(&owner.reclaim(&WORK, demand(9)).await.expect("reclaimed")));
+    }
+    assert_eq!(taken[0], added[1], "the untouched one goes");
+    assert!(!taken.contains(&added[0]), "the touched one stays");
+    let asked: Vec<_> = added.iter().map(|id| (WORK.clone(), *id)).collect();
+    let other = (QueueName::new("nowhere").expect("a name"), added[0]);
+    let mut with_other = asked.clone();
+    with_other.insert(1, other);
+    let answers = zombie.touch(&with_other).await.expect("touched");
+    assert_eq!(answers, [true, false, false, false]);
+    let (consumer, _) = pending(&server, added[1]).expect("pending");
+    assert_ne!(consumer, pending(&server, added[0]).expect("pending").0);
+}
+
+#[tokio::test]
+async fn touching_many_entries_stays_within_the_limits_of_lua() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let raw = entry("");
+    let added: Vec<_> =
+        futures_util::future::join_all((0..2500).map(|_| queue.append(&WORK, &raw))).await;
+    let added: Vec<_> = added.into_iter().map(|id| (WORK.clone(), id.expect("added"))).collect();
+    queue.fetch(&WORK, demand(2500), NO_WAIT).await.expect("fetched");
+    let ours = queue.touch(&added).await.expect("touched");
+    assert_eq!(ours.iter().filter(|ours| **ours).count(), 2500);
+}
+
+#[tokio::test]
+async fn reaping_never_drops_what_is_pending() {
+    let server = RedisServer::start();
+    let (idle, busy, reaper) = (queue(&server), queue(&server), queue(&server));
+    let added = add(&busy, 3).await;
+    busy.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched");
+    for (queue, id) in [(&idle, added[1]), (&reaper, added[2])] {
+        queue.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched");
+        queue.settle(&WORK, id).await.expect("settled");
+    }
+    assert_eq!(busy.reap_consumers(&WORK, LONG).await.expect("reaped"), 0);
+    assert_eq!(reaper.reap_consumers(&WORK, LONG).await.expect("reaped"), 1, "only itself");
+    assert_eq!(reaper.reap_consumers(&WORK, NO_WAIT).await.expect("reaped"), 1, "the idle one");
+    assert_eq!(queue(&server).depth(&WORK).await.expect("depth").consumers, 1);
+    assert!(pending(&server, added[0]).is_some());
+    let nowhere = QueueName::new("nowhere").expect("a name");
+    assert_eq!(reaper.reap_consumers(&nowhere, NO_WAIT).await.expect("reaped"), 0);
+}
+
+#[tokio::test]
+async fn killed_connections_are_replaced_again_and_again() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    for _ in 0..3 {
+        let added = add(&queue, 1).await;
+        let fetched = queue.fetch(&WORK, demand(1), LONG).await.expect("fetched");
+        assert_eq!(ids(&fetched), added);
+        server.run::<u64>("CLIENT KILL TYPE normal");
+        queue.settle(&WORK, added[0]).await.expect("a settlement is repeated");
+        eventually("only our settling connection is left", || {
+            server.run::<String>("CLIENT LIST").lines().count() == 2
+        })
+        .await;
+    }
+    let added = add(&queue, 1).await;
+    assert_eq!(ids(&queue.fetch(&WORK, demand(1), LONG).await.expect("fetched")), added);
+}
+
+#[tokio::test]
+async fn a_connection_closed_for_idling_is_replaced_without_an_error() {
+    let server = RedisServer::with(&["--timeout", "1"], None);
+    let queue = queue(&server);
+    add(&queue, 1).await;
+    assert_eq!(queue.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched").len(), 1);
+    eventually("both connections idle out", || {
+        server.run::<String>("CLIENT LIST").lines().count() == 1
+    })
+    .await;
+    let added = add(&queue, 1).await;
+    assert_eq!(ids(&queue.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched")), added);
+}
+
+#[tokio::test]
+async fn an_evicting_server_is_refused_with_the_remedy() {
+    let server = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"], None);
+    let queue = queue(&server);
+    let error = queue.append(&WORK, &entry("")).await.expect_err("refused");
+    assert!(matches!(error, RedisError::Misconfigured { .. }), "{error}");
+    assert!(error.to_string().contains("maxmemory-policy noeviction"), "{error}");
+    server.run::<()>("CONFIG SET maxmemory-policy noeviction");
+    let until = Instant::now() + LONG;
+    while queue.append(&WORK, &entry("")).await.is_err() {
+        assert!(Instant::now() < until, "is retried by itself");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_policy_is_seen_although_config_is_forbidden() {
+    let server = RedisServer::with(
+        &[
+            "--maxmemory-policy",
+            "volatile-ttl",
+            "--user",
+            "worker",
+            "on",
+            ">pw",
+            "~*",
+            "+@all",
+            "-config",
+        ],
+        None,
+    );
+    let target = RedisTarget::parse(&server.url(), Some("worker"), Some("pw")).expect("a url");
+    let error = RedisQueue::new(options(target)).append(&WORK, &entry("")).await;
+    assert!(matches!(error, Err(RedisError::Misconfigured { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn passwords_of_any_characters_work_and_wrong_ones_are_named() {
+    let password = "a#/+=@%:? ü";
+    let server = RedisServer::with(&["--requirepass", password], Some(password));
+    assert!(add(&queue(&server), 1).await.len() == 1);
+    for (given, remedy) in [(Some("wrong"), "redis.password_file"), (None, "redis.password_file")] {
+        let target = RedisTarget::parse(&server.url(), None, given).expect("a url");
+        let error = RedisQueue::new(options(target))
+            .append(&WORK, &entry(""))
+            .await
+            .expect_err("no access");
+        assert!(matches!(error, RedisError::Misconfigured { .. }), "{error}");
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_byte_budget_holds_with_large_payloads() {
+    const MIB: usize = 1024 * 1024;
+    let server = RedisServer::start();
+    let wait = Duration::from_secs(5);
+    let queue = RedisQueue::new(RedisQueueOptions {
+        max_payload: MIB,
+        call_timeout: wait,
+        min_idle: NO_WAIT,
+        ..options(server.target())
+    });
+    let (large, small) = (entry(&"x".repeat(MIB)), entry("x"));
+    for raw in [&large, &large, &large, &large, &large, &large, &small, &small, &small, &small] {
+        queue.append(&WORK, raw).await.expect("added");
+    }
+    let budget = Demand { entries: 10, bytes: 3 * MIB };
+    for expected in [3, 3, 4] {
+        assert_eq!(queue.fetch(&WORK, budget, wait).await.expect("fetched").len(), expected);
+    }
+    let sizes = async |demand| queue.reclaim(&WORK, demand).await.expect("reclaimed").len();
+    assert_eq!(sizes(budget).await, 3);
+    assert_eq!(sizes(Demand { entries: 10, bytes: 1 }).await, 1);
+    let found = queue.delivered(&WORK, START, budget).await.expect("found");
+    assert_eq!(found.len(), 3);
+    assert!(queue.delivered(&WORK, found[2].entry, budget).await.expect("found").len() >= 3);
+}
+
+#[tokio::test]
+async fn hostile_fields_are_told_exactly() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let raw = |fields: &[(&'static [u8], &'static [u8])]| RawEntry {
+        fields: fields
+            .iter()
+            .map(|(n, v)| (Bytes::from_static(n), Bytes::from_static(v)))
+            .collect(),
+    };
+    let hostile = [
+        (raw(&[(b"task_id", b"a\0b"), (b"kind", b"k"), (b"payload", b"")]), "task_id"),
+        (raw(&[(b"task_id", b"a"), (b"kind", b"\xff\xfe"), (b"payload", b"")]), "kind"),
+        (raw(&[(b"\xff\0", b"\xff"), (b"task_id", b"a"), (b"kind", b"k")]), "payload"),
+        (raw(&[(b"task_id", b"a"), (b"task_id", b"a")]), "task_id"),
+    ];
+    for (raw, _) in &hostile {
+        queue.append(&WORK, raw).await.expect("added");
+    }
+    let fetched = queue.fetch(&WORK, demand(9), NO_WAIT).await.expect("fetched");
+    for (delivery, (raw, field)) in fetched.iter().zip(&hostile) {
+        assert_eq!(&delivery.raw, raw, "byte for byte");
+        let refusal = decode(delivery, 100).expect_err("malformed");
+        assert_eq!(refusal.reason, MalformedReason::Malformed);
+        assert!(refusal.message.contains(field), "{}", refusal.message);
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_told_at_once_and_overcome() {
+    let mut server = RedisServer::start();
+    let queue = queue(&server);
+    add(&queue, 1).await;
+    server.kill();
+    let since = Instant::now();
+    let mut failures = 0;
+    while since.elapsed() < Duration::from_millis(500) {
+        let error = queue.append(&WORK, &entry("")).await.expect_err("no server");
+        assert!(matches!(error, RedisError::Unavailable { .. }), "{error}");
+        failures += 1;
+        tokio::task::yield_now().await;
+    }
+    assert!(failures > 50, "calls during the pause fail at once: {failures}");
+    assert!(server.launch(), "the port is still free");
+    let back = Instant::now();
+    while queue.append(&WORK, &entry("")).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(back.elapsed() < Duration::from_secs(2), "back within the longest pause");
+    }
+    assert_eq!(queue.fetch(&WORK, demand(9), NO_WAIT).await.expect("fetched").len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_sees_few_attempts() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&attempts);
+    let acceptor = std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if counter.fetch_add(1, Ordering::SeqCst) > 1000 {
+                return;
+            }
+            drop(stream);
+        }
+    });
+    let target =
+        RedisTarget::parse(&format!("redis://127.0.0.1:{port}"), None, None).expect("a url");
+    let queue = RedisQueue::new(options(target));
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(3) {
+        queue.append(&WORK, &entry("")).await.expect_err("no server");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let seen = attempts.load(Ordering::SeqCst);
+    assert!((2..=12).contains(&seen), "{seen} attempts in three seconds");
+    drop(acceptor);
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_the_deadline_and_no_more() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    let added = add(&queue, 1).await;
+    server.stop();
+    let since = Instant::now();
+    let error = queue.settle(&WORK, added[0]).await.expect_err("no answer");
+    assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
+    assert!(since.elapsed() < Duration::from_millis(900), "{:?}", since.elapsed());
+    for _ in 0..4 {
+        queue.settle(&WORK, added[0]).await.expect_err("no answer");
+    }
+    server.cont();
+    let back = Instant::now();
+    while queue.settle(&WORK, added[0]).await.is_err() {
+        assert!(back.elapsed() < Duration::from_secs(3));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn works_on_a_thread_and_runtime_of_its_own() {
+    let server = RedisServer::start();
+    let target = server.target();
+    let handle = std::thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let queue = RedisQueue::new(options(target));
+            let added = add(&queue, 2).await;
+            queue.touch(&[(WORK.clone(), added[0])]).await.expect("touched")
+        })
+    });
+    assert_eq!(handle.join().expect("no panic"), [false]);
+}
