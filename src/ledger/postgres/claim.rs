@@ -1,29 +1,23 @@
 //! Claims: one statement for all tasks that are waiting to be claimed.
 //!
 //! Ids are deduped and sorted, so that two groups lock rows in the same order. What is not granted
-//! is classified by a second statement. Tasks with a lock key are claimed in a transaction that
-//! takes the resource first; it commits only if every task in it is granted, so that a refused task
-//! never raises the fence of a resource.
+//! is classified by a second statement. Tasks with a lock key go another way: see `resource`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::Row;
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Row};
 
 use super::session::{Trouble, within};
-use super::{Inner, statements};
+use super::{Inner, resource, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Fence, Held, LockKey, Task, TaskId};
 use crate::ledger::{Claimed, Grant, LedgerError, Status};
 
 /// What a claim answers.
 pub(super) type Answer = Result<Claimed, LedgerError>;
-
-/// How many ids with an unanswered claim are remembered. Past it the oldest knowledge is given up:
-/// those tasks wait for their lease to end, at the cost of a counted crash.
-const DOUBTS: usize = 10_000;
 
 type Waiting = (Arc<Task>, Reply<Answer>);
 
@@ -86,7 +80,7 @@ async fn claim_group(
     let mut session = inner.ledger.open().await?;
     let connection = session.connection();
     let answer = if keyed {
-        within(inner.call_timeout, claim_keyed(inner, connection, tasks)).await
+        within(inner.call_timeout, resource::claim_keyed(inner, connection, tasks)).await
     } else {
         within(inner.call_timeout, claim_plain(inner, connection, tasks)).await
     };
@@ -236,129 +230,6 @@ impl State<'_> {
     }
 }
 
-/// Claims tasks with a lock key; each answer is final and committed.
-async fn claim_keyed(
-    inner: &Inner,
-    connection: &mut PgConnection,
-    tasks: &[Arc<Task>],
-) -> Result<Vec<Claimed>, Trouble> {
-    let mut answers: Vec<Option<Claimed>> = vec![None; tasks.len()];
-    let mut keys = HashSet::new();
-    let mut candidates: Vec<usize> =
-        (0..tasks.len()).filter(|&at| keys.insert(tasks[at].lock_key.as_ref())).collect();
-    // Each round either commits or leaves out at least one candidate.
-    while !candidates.is_empty() {
-        let group: Vec<Arc<Task>> = candidates.iter().map(|&at| Arc::clone(&tasks[at])).collect();
-        let mut transaction = connection.begin().await?;
-        let mut grants = claim_with_resources(inner, &mut transaction, &group, false).await?;
-        let complete = grants.iter().all(|grant| !matches!(grant, Keyed::Refused));
-        if complete {
-            transaction.commit().await?;
-            for (&at, grant) in candidates.iter().zip(grants) {
-                if let Keyed::Granted(grant) = grant {
-                    answers[at] = Some(Claimed::Granted(grant));
-                }
-            }
-            break;
-        }
-        transaction.rollback().await?;
-        let mut kept = grants.drain(..).map(|grant| !matches!(grant, Keyed::Refused));
-        candidates.retain(|_| kept.next().unwrap_or(false));
-    }
-    let open: Vec<&Arc<Task>> =
-        tasks.iter().zip(&answers).filter(|(_, a)| a.is_none()).map(|(task, _)| task).collect();
-    if open.is_empty() {
-        return Ok(answers.into_iter().flatten().collect());
-    }
-    let mut refusals = refuse_keyed(inner, connection, &open).await?.into_iter();
-    Ok(answers
-        .into_iter()
-        .map(|answer| answer.or_else(|| refusals.next()).unwrap_or(MOVED_ON))
-        .collect())
-}
-
-/// What became of a claim with a resource, in a transaction that is still open.
-pub(super) enum Keyed {
-    /// Resource and task are ours.
-    Granted(Grant),
-    /// The resource is another task's; nothing was written.
-    Busy,
-    /// The resource would be ours, but the task is not: the transaction must not commit.
-    Refused,
-}
-
-/// Takes the resources of tasks with distinct lock keys, then the tasks; sorted by id.
-pub(super) async fn claim_with_resources(
-    inner: &Inner,
-    connection: &mut PgConnection,
-    tasks: &[Arc<Task>],
-    done: bool,
-) -> Result<Vec<Keyed>, sqlx::Error> {
-    let mut wanted: Vec<(&LockKey, &str)> = tasks
-        .iter()
-        .filter_map(|task| task.lock_key.as_ref().map(|key| (key, task.id.as_str())))
-        .collect();
-    wanted.sort_unstable();
-    let rows = sqlx::query(statements::CLAIM_RESOURCES)
-        .bind(wanted.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>())
-        .bind(wanted.iter().map(|(_, id)| *id).collect::<Vec<_>>())
-        .bind(inner.lease_ms())
-        .fetch_all(&mut *connection)
-        .await?;
-    let mut fences = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        fences.insert(row.try_get::<&str, _>(0)?, Fence(row.try_get(1)?));
-    }
-    let fence = |task: &Task| {
-        task.lock_key.as_ref().and_then(|key| Some((key.clone(), *fences.get(key.as_str())?)))
-    };
-    let won: Vec<Arc<Task>> = tasks.iter().filter(|task| fence(task).is_some()).cloned().collect();
-    let grants =
-        if won.is_empty() { Vec::new() } else { claim_rows(inner, connection, &won, done).await? };
-    let mut grants = grants.into_iter();
-    Ok(tasks
-        .iter()
-        .map(|task| match fence(task) {
-            None => Keyed::Busy,
-            Some(resource) => match grants.next().flatten() {
-                None => Keyed::Refused,
-                Some(mut grant) => {
-                    grant.held.resource = Some(resource);
-                    Keyed::Granted(grant)
-                }
-            },
-        })
-        .collect())
-}
-
-/// Says what stands in the way of each task: its own row first, else its resource.
-pub(super) async fn refuse_keyed(
-    inner: &Inner,
-    connection: &mut PgConnection,
-    tasks: &[&Arc<Task>],
-) -> Result<Vec<Claimed>, sqlx::Error> {
-    let refusals = classify(inner, connection, tasks).await?;
-    let keys: Vec<&str> =
-        tasks.iter().filter_map(|task| task.lock_key.as_ref().map(LockKey::as_str)).collect();
-    let rows =
-        sqlx::query(statements::RESOURCE_LEASES).bind(keys).fetch_all(&mut *connection).await?;
-    let mut leases = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        leases.insert(row.try_get::<&str, _>(0)?, duration(row.try_get(1)?));
-    }
-    let left = |task: &Task| {
-        let key = task.lock_key.as_ref()?;
-        leases.get(key.as_str()).copied()
-    };
-    Ok(tasks
-        .iter()
-        .zip(refusals)
-        .map(|(task, refusal)| {
-            refusal.unwrap_or(Claimed::Contended { remaining: left(task).unwrap_or_default() })
-        })
-        .collect())
-}
-
 /// Writes down that a crashed task was taken over: history only, so a failure to do so is not one
 /// of the claim.
 async fn note_takeovers(inner: &Inner, answers: &[Claimed]) {
@@ -377,46 +248,6 @@ async fn note_takeovers(inner: &Inner, answers: &[Claimed]) {
         .collect();
     if !events.is_empty() {
         super::event::note(inner, &events).await;
-    }
-}
-
-/// Ids whose claim was sent and never answered. If it was committed all the same, the row runs under
-/// our name though nobody runs it: the next claim may take it at once, and that is no crash.
-#[derive(Default)]
-pub(super) struct Doubts(std::sync::Mutex<HashSet<TaskId>>);
-
-impl Doubts {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<TaskId>> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn remember(&self, tasks: &[Arc<Task>]) {
-        let mut doubts = self.lock();
-        if doubts.len() + tasks.len() > DOUBTS {
-            doubts.clear();
-        }
-        doubts.extend(tasks.iter().map(|task| task.id.clone()));
-    }
-
-    fn settle(&self, tasks: &[Arc<Task>]) {
-        let mut doubts = self.lock();
-        if !doubts.is_empty() {
-            for task in tasks {
-                doubts.remove(&task.id);
-            }
-        }
-    }
-
-    /// Which of these ids are in doubt.
-    pub(super) fn among<'a>(&self, ids: &[&'a str]) -> Vec<&'a str> {
-        let doubts = self.lock();
-        if doubts.is_empty() {
-            return Vec::new();
-        }
-        ids.iter()
-            .copied()
-            .filter(|id| TaskId::new(id).is_ok_and(|id| doubts.contains(&id)))
-            .collect()
     }
 }
 

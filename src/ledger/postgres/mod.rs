@@ -11,12 +11,14 @@
 mod claim;
 mod dead;
 mod delay;
+mod doubt;
 mod error;
 mod event;
 mod inspect;
 mod perform;
 mod record;
 mod renew;
+mod resource;
 mod schema;
 mod session;
 mod statements;
@@ -96,7 +98,7 @@ struct Inner {
     ledger: Sessions,
     effects: Sessions,
     beats: Sessions,
-    doubts: claim::Doubts,
+    doubts: doubt::Doubts,
 }
 
 impl Inner {
@@ -138,10 +140,9 @@ type Performances = Coalescer<perform::Request, perform::Answer>;
 impl PostgresLedger {
     /// A ledger that connects when it is first asked something.
     pub fn new(options: PostgresOptions) -> Self {
-        let sessions = |purpose, size| {
-            let PostgresOptions { connect, call_timeout, lock_timeout, .. } = &options;
-            Sessions::new(connect, purpose, size, *call_timeout, *lock_timeout)
-        };
+        let PostgresOptions { connect, call_timeout, lock_timeout, .. } = options;
+        let sessions =
+            |purpose, size| Sessions::new(&connect, purpose, size, call_timeout, lock_timeout);
         let inner = Inner {
             ledger: sessions(Purpose::Ledger, options.pool_size),
             effects: sessions(Purpose::Effects, options.pool_size),
@@ -152,7 +153,7 @@ impl PostgresLedger {
             call_timeout: options.call_timeout,
             lock_timeout: options.lock_timeout,
             released_recheck: options.released_recheck,
-            doubts: claim::Doubts::default(),
+            doubts: doubt::Doubts::default(),
         };
         Self {
             inner: Arc::new(inner),

@@ -16,9 +16,10 @@ use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection};
 
-use super::claim::{self, Keyed, MOVED_ON};
+use super::claim::{self, MOVED_ON};
 use super::error::{self, Blame, QUERY_CANCELED};
 use super::record::{self, Outcome};
+use super::resource::{self, Keyed};
 use super::session::Trouble;
 use super::{Inner, millis, statements};
 use crate::coalesce::{Pending, Reply};
@@ -235,7 +236,7 @@ async fn work(
             .map_err(|_| Fault::Panicked)?
             .map_err(Fault::Effect)?;
     }
-    record::free_resources(connection, grants.iter().flatten().map(|grant| &grant.held)).await?;
+    resource::free(connection, grants.iter().flatten().map(|grant| &grant.held)).await?;
     let held: Vec<&Held> = requests
         .iter()
         .filter_map(|request| request.grant.as_ref().map(|grant| &grant.held))
@@ -270,9 +271,9 @@ async fn claim_missing(
     if let [task] = wanting.as_slice()
         && task.lock_key.is_some()
     {
-        let keyed = claim::claim_with_resources(inner, connection, &wanting, true).await?;
+        let keyed = resource::claim_with_resources(inner, connection, &wanting, true).await?;
         let Some(Keyed::Granted(grant)) = keyed.into_iter().next() else {
-            let refused = claim::refuse_keyed(inner, connection, &[task]).await?;
+            let refused = resource::refuse_keyed(inner, connection, &[task]).await?;
             return Err(Fault::NotClaimed(refused.into_iter().next().unwrap_or(MOVED_ON)));
         };
         claimed = vec![Some(grant)].into_iter();

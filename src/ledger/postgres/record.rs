@@ -18,7 +18,7 @@ use super::dead::{self, Letter};
 use super::error::text;
 use super::event::{self, Event};
 use super::session::{Trouble, within};
-use super::{Inner, claim, millis, statements};
+use super::{Inner, claim, millis, resource, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Fence, Held, LockKey, Task};
 use crate::ledger::{LedgerError, Recorded, Status, Verdict};
@@ -186,7 +186,7 @@ async fn record_slowly(
     let (succeeded, settled): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| matches!(outcome.verdict, Verdict::Succeeded { .. }));
     let mut transaction = connection.begin().await?;
-    free_resources(&mut transaction, outcomes.iter().map(|outcome| &outcome.held)).await?;
+    resource::free(&mut transaction, outcomes.iter().map(|outcome| &outcome.held)).await?;
     let mut written = 0;
     if !succeeded.is_empty() {
         written += succeed(&mut transaction, &succeeded).await?;
@@ -200,29 +200,6 @@ async fn record_slowly(
     }
     let all: Vec<&Outcome> = outcomes.iter().collect();
     Ok(look_up(inner, connection, &all).await?)
-}
-
-/// Frees the resources that are still held under their fences.
-pub(super) async fn free_resources(
-    connection: &mut PgConnection,
-    held: impl Iterator<Item = &Held>,
-) -> Result<(), sqlx::Error> {
-    let mut resources: Vec<(&LockKey, Fence, &str)> = held
-        .filter_map(|held| {
-            held.resource.as_ref().map(|(key, fence)| (key, *fence, held.task_id.as_str()))
-        })
-        .collect();
-    if resources.is_empty() {
-        return Ok(());
-    }
-    resources.sort_unstable();
-    sqlx::query(statements::FREE_RESOURCES)
-        .bind(resources.iter().map(|(key, ..)| key.as_str()).collect::<Vec<_>>())
-        .bind(resources.iter().map(|(_, fence, _)| fence.0).collect::<Vec<_>>())
-        .bind(resources.iter().map(|(.., holder)| *holder).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
-    Ok(())
 }
 
 /// One row of the settling statement.

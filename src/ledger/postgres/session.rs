@@ -68,13 +68,11 @@ impl Sessions {
 
     /// A session: an idle connection, or a new one.
     pub(super) async fn open(&self) -> Result<Session<'_>, LedgerError> {
-        match tokio::time::timeout(self.deadline, self.connect()).await {
-            Ok(session) => session,
-            Err(_) => {
-                self.retire();
-                Err(self.unavailable(format!("no connection within {:?}", self.deadline)))
-            }
-        }
+        let Ok(session) = tokio::time::timeout(self.deadline, self.connect()).await else {
+            self.retire();
+            return Err(self.unavailable(format!("no connection within {:?}", self.deadline)));
+        };
+        session
     }
 
     async fn connect(&self) -> Result<Session<'_>, LedgerError> {
@@ -206,9 +204,9 @@ impl Session<'_> {
                     None => false,
                 };
                 if kept {
-                    self.give_back()
+                    self.give_back();
                 } else {
-                    sessions.retire()
+                    sessions.retire();
                 }
                 Err(error::ledger_error(&sessions.address, action, &error))
             }
