@@ -67,6 +67,28 @@ impl Task {
             None => format!("lock:task:{}", self.id),
         }
     }
+
+    /// The fields of a stream entry that brings this task, in the form that producers use. A
+    /// `not_before_ms` is left out where it is `None`, so that a promoted task does not wait again.
+    pub fn to_raw(&self) -> RawEntry {
+        let owned = |name: &'static str, value: String| {
+            (Bytes::from_static(name.as_bytes()), Bytes::from(value))
+        };
+        let mut fields = vec![
+            owned("version", "1".to_owned()),
+            owned("task_id", self.id.as_str().to_owned()),
+            owned("kind", self.kind.as_str().to_owned()),
+            (Bytes::from_static(b"payload"), self.payload.clone()),
+        ];
+        fields.extend(self.lock_key.as_ref().map(|key| owned("lock_key", key.as_str().to_owned())));
+        fields.extend(self.max_attempts.map(|limit| owned("max_attempts", limit.to_string())));
+        fields.extend(
+            self.timeout.map(|timeout| owned("timeout_ms", timeout.as_millis().to_string())),
+        );
+        fields.extend(self.not_before_ms.map(|ms| owned("not_before_ms", ms.to_string())));
+        fields.extend(self.traceparent.as_ref().map(|trace| owned("traceparent", trace.clone())));
+        RawEntry { fields }
+    }
 }
 
 /// How an entry reached this worker.

@@ -7,6 +7,11 @@
 
 mod postgres;
 
+pub use postgres::{
+    Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
+    RunningTask, TaskDetails, expected_version, migrate,
+};
+
 use std::sync::Arc;
 use std::time::Duration;
 

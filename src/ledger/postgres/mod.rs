@@ -1,1 +1,333 @@
-//! To be written.
+//! The ledger in Postgres: group statements on a handful of sessions.
+//!
+//! [`PostgresLedger`] takes single calls and gathers those that wait now; a few committers serve
+//! them in groups, are never cancelled, and give up at a deadline by closing their connection. It
+//! needs no server to be made: each call connects when it must. Its first call starts the
+//! committers, and so has to be made on the tokio runtime that the ledger stays on; another thread
+//! with another runtime makes a ledger of its own (a pool of 1 does for a heartbeat).
+//!
+//! What it never does: hold a transaction open between two calls.
+
+mod claim;
+mod dead;
+mod delay;
+mod doubt;
+mod error;
+mod event;
+mod inspect;
+mod perform;
+mod record;
+mod renew;
+mod resource;
+mod schema;
+mod session;
+mod statements;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::PgConnectOptions;
+
+pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use schema::{MigrationReport, expected_version, migrate};
+
+use super::{
+    Beat, Claimed, DeadLetterId, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError,
+    Performed, Recorded, Verdict,
+};
+use crate::coalesce::Coalescer;
+use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
+use session::{Purpose, Sessions, within};
+
+/// How a ledger is to work.
+#[derive(Debug, Clone)]
+pub struct PostgresOptions {
+    /// Where, and as whom.
+    pub connect: PgConnectOptions,
+    /// Under which name tasks are claimed.
+    pub worker: WorkerId,
+    /// For how long a claim or a renewal lasts.
+    pub lease: Duration,
+    /// How many crashes in a row a task may have caused; one more is too many.
+    pub max_crashes: u32,
+    /// How many connections for the ledger, and again as many at most for effects. One more is for
+    /// renewals. All are made when they are needed.
+    pub pool_size: usize,
+    /// How long a call may take, waiting for a connection not included. Effects have this on top
+    /// of their own time limits.
+    pub call_timeout: Duration,
+    /// How long a group may wait for a row that another transaction has locked.
+    pub lock_timeout: Duration,
+    /// How many groups of the same sort are under way at most.
+    pub committers: usize,
+    /// How many calls make one group at most.
+    pub group: usize,
+    /// How long after its release a task is looked after, in case that Redis has lost its entry.
+    pub released_recheck: Duration,
+}
+
+impl PostgresOptions {
+    /// The defaults for a worker: a lease of 5 s, 3 crashes, 8 connections, groups of 256 by 3
+    /// committers, 5 s for a call, 500 ms for a lock, 30 s until a release is looked after.
+    pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
+        Self {
+            connect,
+            worker,
+            lease: Duration::from_secs(5),
+            max_crashes: 3,
+            pool_size: 8,
+            call_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_millis(500),
+            committers: 3,
+            group: 256,
+            released_recheck: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What all calls share.
+struct Inner {
+    worker: WorkerId,
+    lease: Duration,
+    max_crashes: u32,
+    call_timeout: Duration,
+    lock_timeout: Duration,
+    released_recheck: Duration,
+    ledger: Sessions,
+    effects: Sessions,
+    beats: Sessions,
+    doubts: doubt::Doubts,
+}
+
+impl Inner {
+    fn lease_ms(&self) -> i64 {
+        millis(self.lease)
+    }
+
+    fn max_crashes(&self) -> i32 {
+        i32::try_from(self.max_crashes).unwrap_or(i32::MAX)
+    }
+}
+
+/// Milliseconds as the statements take them.
+fn millis(duration: Duration) -> i64 {
+    // A century is as good as never, and does not overflow a timestamp.
+    const CENTURY: i64 = 100 * 365 * 24 * 3600 * 1000;
+    i64::try_from(duration.as_millis()).unwrap_or(CENTURY).min(CENTURY)
+}
+
+fn max_attempts(task: &Task) -> Option<i32> {
+    task.max_attempts.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
+}
+
+/// The authority over tasks, in Postgres.
+pub struct PostgresLedger {
+    inner: Arc<Inner>,
+    committers: usize,
+    group: usize,
+    claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
+    records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
+    delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
+    promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
+    performances: std::sync::Mutex<HashMap<String, Arc<Performances>>>,
+}
+
+/// Those who wait for the same effect.
+type Performances = Coalescer<perform::Request, perform::Answer>;
+
+impl PostgresLedger {
+    /// A ledger that connects when it is first asked something.
+    pub fn new(options: PostgresOptions) -> Self {
+        let PostgresOptions { connect, call_timeout, lock_timeout, .. } = options;
+        let sessions =
+            |purpose, size| Sessions::new(&connect, purpose, size, call_timeout, lock_timeout);
+        let inner = Inner {
+            ledger: sessions(Purpose::Ledger, options.pool_size),
+            effects: sessions(Purpose::Effects, options.pool_size),
+            beats: sessions(Purpose::Ledger, 1),
+            worker: options.worker,
+            lease: options.lease,
+            max_crashes: options.max_crashes,
+            call_timeout: options.call_timeout,
+            lock_timeout: options.lock_timeout,
+            released_recheck: options.released_recheck,
+            doubts: doubt::Doubts::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+            committers: options.committers,
+            group: options.group.max(1),
+            claims: OnceLock::new(),
+            records: OnceLock::new(),
+            delays: OnceLock::new(),
+            promotions: OnceLock::new(),
+            performances: std::sync::Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Whether the server can be reached, takes the login, and has a schema that this program can
+    /// work with. To be asked at the start and after each reconnect.
+    ///
+    /// # Errors
+    /// What is wrong, with the remedy.
+    pub async fn check(&self) -> Result<(), LedgerError> {
+        let mut session = self.inner.ledger.open().await?;
+        let work = schema::verdict(session.connection());
+        let answer = within(self.inner.call_timeout, work).await;
+        match session.finish("check schema", answer).await? {
+            None => Ok(()),
+            Some(message) => {
+                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
+            }
+        }
+    }
+
+    /// Rows by queue and status. Reads the whole table.
+    pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
+        inspect::counts(&self.inner).await
+    }
+
+    /// Running tasks, oldest claim first. Reads the whole table.
+    pub async fn running(&self, limit: u32) -> Result<Vec<RunningTask>, LedgerError> {
+        inspect::running(&self.inner, limit).await
+    }
+
+    /// Everything that is known of one task.
+    pub async fn task(&self, id: &str) -> Result<Option<TaskDetails>, LedgerError> {
+        inspect::task(&self.inner, id).await
+    }
+
+    /// Dead letters, newest first, without their bytes.
+    pub async fn letters(&self, filter: &LetterFilter) -> Result<Vec<DeadLetter>, LedgerError> {
+        inspect::letters(&self.inner, filter).await
+    }
+
+    /// One dead letter, with its bytes.
+    pub async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, LedgerError> {
+        inspect::letter(&self.inner, id).await
+    }
+
+    /// Puts letters back to work, all in one transaction; answers those that were. Passed over are
+    /// letters requeued before, and those whose task has moved on.
+    pub async fn requeue(
+        &self,
+        letters: &[DeadLetterId],
+    ) -> Result<Vec<DeadLetterId>, LedgerError> {
+        dead::requeue(&self.inner, letters).await
+    }
+
+    /// The name and text of every statement, for a test that prepares them all.
+    pub fn statements() -> &'static [(&'static str, &'static str)] {
+        statements::ALL
+    }
+
+    fn coalescer<Q, A, F, Fut>(&self, serve: F) -> Coalescer<Q, A>
+    where
+        Q: Send + 'static,
+        A: Send + 'static,
+        F: Fn(Arc<Inner>, Vec<crate::coalesce::Pending<Q, A>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let serve = move |group| serve(Arc::clone(&inner), group);
+        Coalescer::start(self.committers, self.group, serve)
+    }
+
+    /// The committers of an effect, started when it is first asked for; as many as there are kinds.
+    fn performances(&self, effect: &Arc<dyn Effect>) -> Arc<Performances> {
+        let mut all = self.performances.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(performances) = all.get(effect.name()) {
+            return Arc::clone(performances);
+        }
+        let inner = Arc::clone(&self.inner);
+        let serve = move |group| perform::serve(Arc::clone(&inner), group);
+        let limit = effect.batch().clamp(1, self.group);
+        let started = Arc::new(Coalescer::start(self.committers, limit, serve));
+        all.insert(effect.name().to_owned(), Arc::clone(&started));
+        started
+    }
+
+    fn gone(&self) -> LedgerError {
+        LedgerError::Unavailable {
+            address: self.inner.ledger.address().to_owned(),
+            message: "the ledger is shutting down".to_owned(),
+        }
+    }
+}
+
+#[async_trait]
+impl Ledger for PostgresLedger {
+    async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
+        claims.call(Arc::clone(task)).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn record(
+        &self,
+        task: &Arc<Task>,
+        held: &Held,
+        verdict: Verdict,
+    ) -> Result<Recorded, LedgerError> {
+        let records = self.records.get_or_init(|| self.coalescer(record::serve));
+        let outcome = record::Outcome { task: Arc::clone(task), held: held.clone(), verdict };
+        records.call(outcome).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn perform(
+        &self,
+        task: &Arc<Task>,
+        held: Option<&Grant>,
+        effect: &Arc<dyn Effect>,
+        timeout: Duration,
+    ) -> Result<Performed, LedgerError> {
+        let request = perform::Request {
+            task: Arc::clone(task),
+            grant: held.cloned(),
+            effect: Arc::clone(effect),
+            timeout,
+        };
+        let performances = self.performances(effect);
+        performances.call(request).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn delay(
+        &self,
+        task: &Arc<Task>,
+        delay: Duration,
+        reason: DelayReason,
+    ) -> Result<Delayed, LedgerError> {
+        let delays = self.delays.get_or_init(|| self.coalescer(delay::serve));
+        let wait = delay::Wait { task: Arc::clone(task), delay, reason };
+        delays.call(wait).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn condemn(&self, task: &Arc<Task>) -> Result<Recorded, LedgerError> {
+        dead::condemn(&self.inner, task).await
+    }
+
+    async fn bury(
+        &self,
+        queue: &QueueName,
+        entry: EntryId,
+        raw: &RawEntry,
+        malformed: &Malformed,
+    ) -> Result<(), LedgerError> {
+        dead::bury(&self.inner, queue, entry, raw, malformed).await
+    }
+
+    async fn renew(&self, held: &[Held]) -> Result<Vec<Beat>, LedgerError> {
+        renew::renew(&self.inner, held).await
+    }
+
+    async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError> {
+        delay::due(&self.inner, limit).await
+    }
+
+    async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
+        let promotions = self.promotions.get_or_init(|| self.coalescer(delay::serve_promotions));
+        let promotion = delay::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
+        promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
+    }
+}

@@ -1,0 +1,270 @@
+//! Claims: one statement for all tasks that are waiting to be claimed.
+//!
+//! Ids are deduped and sorted, so that two groups lock rows in the same order. What is not granted
+//! is classified by a second statement. Tasks with a lock key go another way: see `resource`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::PgConnection;
+
+use super::session::{Trouble, within};
+use super::{Inner, resource, statements};
+use crate::coalesce::{Pending, Reply};
+use crate::domain::{Fence, Held, LockKey, Task, TaskId};
+use crate::ledger::{Claimed, Grant, LedgerError, Status};
+
+/// What a claim answers.
+pub(super) type Answer = Result<Claimed, LedgerError>;
+
+type Waiting = (Arc<Task>, Reply<Answer>);
+
+/// Serves a group of claims.
+pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Arc<Task>, Answer>>) {
+    let mut waiting: Vec<Waiting> = group.into_iter().map(Pending::split).collect();
+    waiting.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+    let mut plain = Vec::with_capacity(waiting.len());
+    let mut keyed = Vec::new();
+    let mut last: Option<TaskId> = None;
+    for (task, reply) in waiting {
+        if last.as_ref() == Some(&task.id) {
+            reply.answer(Ok(Claimed::Running { remaining: inner.lease }));
+            continue;
+        }
+        last = Some(task.id.clone());
+        if task.lock_key.is_some() { keyed.push((task, reply)) } else { plain.push((task, reply)) }
+    }
+    claim_and_answer(&inner, plain, false).await;
+    claim_and_answer(&inner, keyed, true).await;
+}
+
+async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, keyed: bool) {
+    if waiting.is_empty() {
+        return;
+    }
+    let (tasks, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+    match claim_group(inner, &tasks, keyed).await {
+        Ok(answers) => {
+            note_takeovers(inner, &answers).await;
+            replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
+        }
+        // One row in somebody's hands must not hold up the others.
+        Err(LedgerError::Conflict { .. }) => {
+            for (task, reply) in tasks.into_iter().zip(replies) {
+                reply.answer(claim_singly(inner, &task, keyed).await);
+            }
+        }
+        Err(error) => replies.into_iter().for_each(|reply| reply.answer(Err(error.clone()))),
+    }
+}
+
+async fn claim_singly(inner: &Inner, task: &Arc<Task>, keyed: bool) -> Answer {
+    match claim_group(inner, std::slice::from_ref(task), keyed).await {
+        Ok(mut answers) => {
+            note_takeovers(inner, &answers).await;
+            answers.pop().map_or(Ok(Claimed::Running { remaining: Duration::ZERO }), Ok)
+        }
+        // Another transaction is working on the very row.
+        Err(LedgerError::Conflict { .. }) => Ok(Claimed::Running { remaining: inner.lock_timeout }),
+        Err(error) => Err(error),
+    }
+}
+
+async fn claim_group(
+    inner: &Inner,
+    tasks: &[Arc<Task>],
+    keyed: bool,
+) -> Result<Vec<Claimed>, LedgerError> {
+    let mut session = inner.ledger.open().await?;
+    let connection = session.connection();
+    let answer = if keyed {
+        within(inner.call_timeout, resource::claim_keyed(inner, connection, tasks)).await
+    } else {
+        within(inner.call_timeout, claim_plain(inner, connection, tasks)).await
+    };
+    let answer = session.finish("claim", answer).await;
+    match &answer {
+        Ok(_) => inner.doubts.settle(tasks),
+        Err(LedgerError::Unavailable { .. }) => inner.doubts.remember(tasks),
+        Err(_) => {}
+    }
+    answer
+}
+
+async fn claim_plain(
+    inner: &Inner,
+    connection: &mut PgConnection,
+    tasks: &[Arc<Task>],
+) -> Result<Vec<Claimed>, Trouble> {
+    let grants = claim_rows(inner, connection, tasks, false).await?;
+    if grants.iter().all(Option::is_some) {
+        return Ok(grants.into_iter().flatten().map(Claimed::Granted).collect());
+    }
+    let refused: Vec<&Arc<Task>> =
+        tasks.iter().zip(&grants).filter(|(_, g)| g.is_none()).map(|(task, _)| task).collect();
+    let mut refusals = classify(inner, connection, &refused).await?.into_iter();
+    Ok(grants
+        .into_iter()
+        .map(|grant| match grant {
+            Some(grant) => Claimed::Granted(grant),
+            None => refusals.next().flatten().unwrap_or(MOVED_ON),
+        })
+        .collect())
+}
+
+/// The row could be claimed when it was looked at, a moment after it could not: try again later.
+pub(super) const MOVED_ON: Claimed = Claimed::Running { remaining: Duration::ZERO };
+
+/// Runs the claim statement for tasks sorted by id. `done` claims and succeeds in one.
+pub(super) async fn claim_rows(
+    inner: &Inner,
+    connection: &mut PgConnection,
+    tasks: &[Arc<Task>],
+    done: bool,
+) -> Result<Vec<Option<Grant>>, sqlx::Error> {
+    let ids: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
+    let queues: Vec<&str> = tasks.iter().map(|task| task.queue.as_str()).collect();
+    let kinds: Vec<&str> = tasks.iter().map(|task| task.kind.as_str()).collect();
+    let hashes: Vec<&[u8]> = tasks.iter().map(|task| task.hash.0.as_slice()).collect();
+    let keys: Vec<Option<&str>> =
+        tasks.iter().map(|task| task.lock_key.as_ref().map(LockKey::as_str)).collect();
+    let rows = sqlx::query(statements::CLAIM)
+        .bind(inner.lease_ms())
+        .bind(inner.worker.0)
+        .bind(inner.doubts.among(&ids))
+        .bind(inner.max_crashes())
+        .bind(ids)
+        .bind(queues)
+        .bind(kinds)
+        .bind(hashes)
+        .bind(keys)
+        .bind(done)
+        .fetch_all(connection)
+        .await?;
+    // Rows come back in the order of the array, without those that were refused.
+    let mut rows = rows.into_iter().peekable();
+    tasks
+        .iter()
+        .map(|task| {
+            let Some(row) = rows.peek() else { return Ok(None) };
+            if row.try_get::<&str, _>(0)? != task.id.as_str() {
+                return Ok(None);
+            }
+            let attempts: i32 = row.try_get(2)?;
+            let crashes: i32 = row.try_get(3)?;
+            let grant = Grant {
+                held: Held {
+                    task_id: task.id.clone(),
+                    fence: Fence(row.try_get(1)?),
+                    resource: None,
+                },
+                attempt: u32::try_from(attempts).unwrap_or(0).saturating_add(1),
+                crashes: u32::try_from(crashes).unwrap_or(0),
+            };
+            rows.next();
+            Ok(Some(grant))
+        })
+        .collect()
+}
+
+/// Says what stands in the way of each task; `None` where nothing does (any more).
+pub(super) async fn classify(
+    inner: &Inner,
+    connection: &mut PgConnection,
+    tasks: &[&Arc<Task>],
+) -> Result<Vec<Option<Claimed>>, sqlx::Error> {
+    let ids: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
+    let rows = sqlx::query(statements::CLASSIFY)
+        .bind(inner.lease_ms())
+        .bind(inner.worker.0)
+        .bind(inner.doubts.among(&ids))
+        .bind(&ids)
+        .fetch_all(connection)
+        .await?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let id: &str = row.try_get(0)?;
+        let crashes: i32 = row.try_get(4)?;
+        let state = State {
+            status: status(row.try_get(1)?)?,
+            hash: row.try_get(2)?,
+            lease_left: duration(row.try_get(3)?),
+            crashes: u32::try_from(crashes).unwrap_or(0),
+            claimable: row.try_get(5)?,
+        };
+        found.insert(id, state);
+    }
+    Ok(tasks
+        .iter()
+        .map(|task| found.get(task.id.as_str())?.refusal(&task.hash.0, inner.max_crashes))
+        .collect())
+}
+
+/// What a row says at the moment.
+struct State<'a> {
+    status: Status,
+    hash: &'a [u8],
+    lease_left: Duration,
+    crashes: u32,
+    claimable: bool,
+}
+
+impl State<'_> {
+    fn refusal(&self, hash: &[u8], max_crashes: u32) -> Option<Claimed> {
+        if self.hash != hash {
+            return Some(Claimed::Conflict);
+        }
+        match self.status {
+            Status::Succeeded | Status::Failed | Status::Dead => Some(Claimed::Done(self.status)),
+            Status::Released => None,
+            Status::Delayed => (!self.claimable).then_some(Claimed::Delayed),
+            Status::Running if !self.claimable => {
+                Some(Claimed::Running { remaining: self.lease_left })
+            }
+            Status::Running => {
+                (self.crashes > max_crashes).then_some(Claimed::Poisoned { crashes: self.crashes })
+            }
+        }
+    }
+}
+
+/// Writes down that a crashed task was taken over: history only, so a failure to do so is not one
+/// of the claim.
+async fn note_takeovers(inner: &Inner, answers: &[Claimed]) {
+    let events: Vec<super::event::Event> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Claimed::Granted(grant) if grant.crashes > 0 => Some(super::event::Event {
+                task_id: grant.held.task_id.as_str(),
+                what: "claimed",
+                fence: Some(grant.held.fence.0),
+                attempt: i32::try_from(grant.attempt).ok(),
+                detail: Some(format!("crashes in a row so far: {}", grant.crashes).into()),
+            }),
+            _ => None,
+        })
+        .collect();
+    if !events.is_empty() {
+        super::event::note(inner, &events).await;
+    }
+}
+
+/// Reads a status as the database writes it.
+pub(super) fn status(text: &str) -> Result<Status, sqlx::Error> {
+    match text {
+        "running" => Ok(Status::Running),
+        "released" => Ok(Status::Released),
+        "delayed" => Ok(Status::Delayed),
+        "succeeded" => Ok(Status::Succeeded),
+        "failed" => Ok(Status::Failed),
+        "dead" => Ok(Status::Dead),
+        other => Err(sqlx::Error::Decode(format!("unknown task status {other:?}").into())),
+    }
+}
+
+/// A duration of the database; zero if it is negative.
+pub(super) fn duration(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

@@ -1,0 +1,355 @@
+//! Every statement of the ledger, in one place, so that a test can prepare them all against a
+//! migrated database.
+//!
+//! Group statements take one array per column and join through the primary key. Where a lease is
+//! judged, it is by `clock_timestamp()`: the statement may have waited for a lock. The statements
+//! that judge a crash share their first three parameters: `$1` the lease in milliseconds, `$2` the
+//! worker, `$3` the ids whose claim by this worker was left without an answer.
+
+/// 1 if taking over this row counts as a crash: it ran under another's claim, its lease is over, and
+/// Postgres was up all the time, so that the lease could have been renewed.
+macro_rules! crash {
+    () => {
+        "(t.status = 'running' AND NOT (t.worker = $2 AND t.task_id = ANY($3)) \
+          AND pg_postmaster_start_time() < t.lease_until - $1 * interval '1 millisecond')::int"
+    };
+}
+
+/// Whether the row's state lets it be claimed.
+macro_rules! claimable {
+    () => {
+        "(t.status = 'released' \
+          OR (t.status = 'delayed' AND t.run_at <= clock_timestamp()) \
+          OR (t.status = 'running' AND (t.lease_until <= clock_timestamp() \
+              OR (t.worker = $2 AND t.task_id = ANY($3)))))"
+    };
+}
+
+/// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
+/// whether the task succeeds in this same transaction.
+pub(super) const CLAIM: &str = concat!(
+    "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
+         fence, worker, lease_until, started_at, processed_at) \
+     SELECT k.id, k.queue, k.kind, k.hash, k.lock_key, \
+         CASE WHEN $10 THEN 'succeeded' ELSE 'running' END::queue_worker.status, 1, $2, \
+         CASE WHEN NOT $10 THEN clock_timestamp() + $1 * interval '1 millisecond' END, \
+         clock_timestamp(), CASE WHEN $10 THEN clock_timestamp() END \
+     FROM unnest($5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[]) \
+         AS k (id, queue, kind, hash, lock_key) \
+     ON CONFLICT (task_id) DO UPDATE SET status = excluded.status, fence = t.fence + 1, \
+         worker = excluded.worker, crashes = t.crashes + ",
+    crash!(),
+    ", lease_until = CASE WHEN NOT $10 THEN clock_timestamp() + $1 * interval '1 millisecond' END, \
+         started_at = clock_timestamp(), processed_at = excluded.processed_at, run_at = NULL, \
+         waits_since = NULL, payload = NULL, entry = NULL, queue = excluded.queue \
+     WHERE t.hash = excluded.hash AND ",
+    claimable!(),
+    " AND t.crashes + ",
+    crash!(),
+    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
+);
+
+/// `$4` ids. What stands in the way of a claim.
+pub(super) const CLASSIFY: &str = concat!(
+    "SELECT t.task_id, t.status::text, t.hash, \
+         COALESCE(EXTRACT(EPOCH FROM t.lease_until - clock_timestamp()) * 1000, 0)::bigint, \
+         t.crashes + ",
+    crash!(),
+    ", ",
+    claimable!(),
+    " FROM queue_worker.processed_tasks t WHERE t.task_id = ANY($4::text[])"
+);
+
+/// `$1` keys, `$2` holders, `$3` the lease in milliseconds. A busy resource is not even locked, or a
+/// crowd that wants it would keep its holder's heartbeat from renewing it.
+pub(super) const CLAIM_RESOURCES: &str = "\
+    INSERT INTO queue_worker.resources AS r (key, fence, holder, lease_until) \
+    SELECT k.key, 1, k.holder, clock_timestamp() + $3 * interval '1 millisecond' \
+    FROM unnest($1::text[], $2::text[]) AS k (key, holder) \
+    WHERE NOT EXISTS (SELECT FROM queue_worker.resources b WHERE b.key = k.key \
+        AND b.holder <> k.holder AND b.lease_until > clock_timestamp()) \
+    ON CONFLICT (key) DO UPDATE SET fence = r.fence + 1, holder = excluded.holder, \
+        lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
+    WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= clock_timestamp() \
+    RETURNING r.key, r.fence";
+
+/// `$1` keys. How long resources are held for yet.
+pub(super) const RESOURCE_LEASES: &str = "\
+    SELECT key, COALESCE(EXTRACT(EPOCH FROM lease_until - clock_timestamp()) * 1000, 0)::bigint \
+    FROM queue_worker.resources WHERE key = ANY($1::text[])";
+
+/// `$1` keys, `$2` fences, `$3` holders.
+pub(super) const FREE_RESOURCES: &str = "\
+    UPDATE queue_worker.resources r SET holder = NULL, lease_until = NULL \
+    FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (key, fence, holder) \
+    WHERE r.key = k.key AND r.fence = k.fence AND r.holder = k.holder";
+
+/// `$1` ids, `$2` fences, `$3` results. Says only how many; see [`OUTCOMES`].
+pub(super) const SUCCEED: &str = "\
+    UPDATE queue_worker.processed_tasks t SET status = 'succeeded', lease_until = NULL, \
+        processed_at = clock_timestamp(), result = k.result, error = NULL, error_status = NULL \
+    FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS k (id, fence, result) \
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status = 'running'";
+
+/// The same for a session with the users' planner settings: an upsert always goes through the key.
+/// A row that is not there would be made by it; the answer tells, and it is rolled back.
+pub(super) const SUCCEED_AFTER_EFFECT: &str = "\
+    WITH done AS ( \
+        INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, status, fence) \
+        SELECT k.id, '', '', '', 'succeeded', k.fence \
+        FROM unnest($1::text[], $2::bigint[]) AS k (id, fence) \
+        ON CONFLICT (task_id) DO UPDATE SET status = 'succeeded', lease_until = NULL, \
+            processed_at = clock_timestamp(), error = NULL, error_status = NULL \
+        WHERE t.fence = excluded.fence AND t.status = 'running' \
+        RETURNING t.xmax = 0 AS made) \
+    SELECT count(*) FILTER (WHERE NOT made) FROM done";
+
+/// `$1` ids. What became of rows that a fenced write may not have found.
+pub(super) const OUTCOMES: &str = "\
+    SELECT task_id, status::text, fence, worker FROM queue_worker.processed_tasks \
+    WHERE task_id = ANY($1::text[])";
+
+/// `$1` ids, `$2` fences, `$3` statuses (`delayed`, `failed`, `released`), `$4` delays in
+/// milliseconds, `$5` payloads, `$6` limits of attempts, `$7` time limits in milliseconds, `$8`
+/// traceparents, `$9` errors, `$10` their statuses.
+pub(super) const SETTLE: &str = "\
+    UPDATE queue_worker.processed_tasks t SET status = k.status::queue_worker.status, \
+        fence = t.fence + (k.status = 'released')::int, \
+        attempts = t.attempts + (k.status <> 'released')::int, \
+        crashes = CASE WHEN k.status = 'released' THEN t.crashes ELSE 0 END, \
+        lease_until = NULL, entry = NULL, payload = k.payload, \
+        run_at = clock_timestamp() + k.delay * interval '1 millisecond', \
+        processed_at = CASE WHEN k.status = 'failed' THEN clock_timestamp() END, \
+        max_attempts = k.max_attempts, timeout_ms = k.timeout_ms, traceparent = k.traceparent, \
+        error = COALESCE(k.error, t.error), \
+        error_status = CASE WHEN k.error IS NULL THEN t.error_status ELSE k.error_status END \
+    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bytea[], $6::int[], \
+        $7::bigint[], $8::text[], $9::text[], $10::text[]) AS k (id, fence, status, delay, payload, \
+        max_attempts, timeout_ms, traceparent, error, error_status) \
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status = 'running' \
+    RETURNING t.task_id, t.attempts";
+
+/// `$1` ids, `$2` events, `$3` fences, `$4` attempts, `$5` details, `$6` the worker.
+pub(super) const EVENTS: &str = "\
+    INSERT INTO queue_worker.task_events (task_id, event, fence, attempt, detail, worker) \
+    SELECT k.id, k.event, k.fence, k.attempt, k.detail, $6 \
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::int[], $5::text[]) \
+        AS k (id, event, fence, attempt, detail)";
+
+/// `$1` letter ids, `$2` task ids, `$3` queues, `$4` kinds, `$5` reasons, `$6` messages, `$7`
+/// statuses, `$8` tails, `$9` attempts, `$10` crashes, `$11` traceparents, `$12` payloads, `$13` the
+/// worker.
+pub(super) const LETTERS: &str = "\
+    INSERT INTO queue_worker.dead_letters (id, task_id, queue, kind, reason, message, status, tail, \
+        attempts, crashes, traceparent, payload, worker) \
+    SELECT k.*, $13 \
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+        $7::text[], $8::bytea[], $9::int[], $10::int[], $11::text[], $12::bytea[]) AS k";
+
+/// `$1` id, `$2` queue, `$3` entry, `$4` reason, `$5` message, `$6` names and values, `$7` the
+/// worker, `$8` task id, `$9` kind.
+pub(super) const BURY: &str = "\
+    INSERT INTO queue_worker.dead_letters (id, queue, entry, reason, message, fields, worker, \
+        task_id, kind) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (queue, entry) DO NOTHING";
+
+/// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message.
+pub(super) const CONDEMN: &str = concat!(
+    "UPDATE queue_worker.processed_tasks t SET status = 'dead', lease_until = NULL, payload = NULL, \
+         processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
+         crashes = t.crashes + ",
+    crash!(),
+    " WHERE t.task_id = $5 AND t.hash = $6 AND t.status = 'running' \
+         AND t.lease_until <= clock_timestamp() AND t.crashes + ",
+    crash!(),
+    " > $4::int RETURNING t.fence, t.attempts, t.crashes"
+);
+
+/// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$10` delays in milliseconds,
+/// `$11` payloads, `$12` limits of attempts, `$13` time limits in milliseconds, `$14` traceparents,
+/// `$15` whether nobody knows the kind, `$4` crashes allowed.
+pub(super) const DELAY: &str = concat!(
+    "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
+         fence, run_at, payload, max_attempts, timeout_ms, traceparent, waits_since) \
+     SELECT k.id, k.queue, k.kind, k.hash, k.lock_key, 'delayed', 0, \
+         clock_timestamp() + k.delay * interval '1 millisecond', k.payload, k.max_attempts, \
+         k.timeout_ms, k.traceparent, CASE WHEN k.unknown THEN clock_timestamp() END \
+     FROM unnest($5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], \
+         $11::bytea[], $12::int[], $13::bigint[], $14::text[], $15::bool[]) AS k (id, queue, kind, \
+         hash, lock_key, delay, payload, max_attempts, timeout_ms, traceparent, unknown) \
+     ON CONFLICT (task_id) DO UPDATE SET status = 'delayed', \
+         fence = t.fence + (t.status = 'running')::int, crashes = t.crashes + ",
+    crash!(),
+    ", worker = NULL, lease_until = NULL, entry = NULL, queue = excluded.queue, \
+         run_at = excluded.run_at, payload = excluded.payload, \
+         max_attempts = excluded.max_attempts, timeout_ms = excluded.timeout_ms, \
+         traceparent = excluded.traceparent, waits_since = CASE \
+             WHEN excluded.waits_since IS NOT NULL \
+             THEN COALESCE(t.waits_since, excluded.waits_since) END \
+     WHERE t.hash = excluded.hash AND (t.status = 'delayed' OR ",
+    claimable!(),
+    ") AND t.crashes + ",
+    crash!(),
+    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
+         clock_timestamp() - t.waits_since) * 1000, 0)::bigint"
+);
+
+/// `$1` ids, `$2` message. Of rows that this transaction has delayed.
+pub(super) const GIVE_UP: &str = "\
+    UPDATE queue_worker.processed_tasks t SET status = 'dead', run_at = NULL, payload = NULL, \
+        processed_at = clock_timestamp(), error = $2, error_status = 'unknown_kind' \
+    WHERE t.task_id = ANY($1::text[]) AND t.status = 'delayed'";
+
+/// `$1` how many, `$2` for how long they are reserved, in milliseconds. The reservation is the
+/// lease, and `run_at` stays: a row that is due can be claimed as soon as its entry is in the stream.
+pub(super) const DUE_TASKS: &str = "\
+    UPDATE queue_worker.processed_tasks t \
+    SET lease_until = clock_timestamp() + $2 * interval '1 millisecond' \
+    FROM (SELECT task_id FROM queue_worker.processed_tasks \
+          WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
+              AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
+          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
+    WHERE t.task_id = d.task_id \
+    RETURNING t.task_id, t.fence, t.queue, t.kind, t.payload, t.lock_key, t.max_attempts, \
+        t.timeout_ms, t.traceparent, CASE WHEN t.status = 'released' THEN t.entry END";
+
+/// `$1` how many, `$2` for how long they are reserved, in milliseconds.
+pub(super) const DUE_LETTERS: &str = "\
+    UPDATE queue_worker.dead_letters l \
+    SET run_at = clock_timestamp() + $2 * interval '1 millisecond' \
+    FROM (SELECT id FROM queue_worker.dead_letters WHERE run_at <= statement_timestamp() \
+          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
+    WHERE l.id = d.id RETURNING l.id, l.queue, l.fields";
+
+/// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds.
+pub(super) const PROMOTED_TASKS: &str = "\
+    UPDATE queue_worker.processed_tasks t SET status = 'released', entry = k.entry, \
+        lease_until = NULL, run_at = clock_timestamp() + $4 * interval '1 millisecond' \
+    FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (id, fence, entry) \
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released')";
+
+/// `$1` letter ids.
+pub(super) const PROMOTED_LETTERS: &str = "\
+    UPDATE queue_worker.dead_letters SET run_at = NULL WHERE id = ANY($1::uuid[])";
+
+/// `$1` ids, `$2` fences, `$3` the lease in milliseconds. What another transaction has locked is
+/// passed over.
+pub(super) const RENEW_TASKS: &str = "\
+    WITH ours AS ( \
+        SELECT t.task_id FROM unnest($1::text[], $2::bigint[]) AS k (id, fence) \
+        JOIN queue_worker.processed_tasks t ON t.task_id = k.id \
+        WHERE t.fence = k.fence AND t.status = 'running' FOR NO KEY UPDATE OF t SKIP LOCKED) \
+    UPDATE queue_worker.processed_tasks t \
+    SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
+    FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id";
+
+/// `$1` keys, `$2` fences, `$3` the lease in milliseconds.
+pub(super) const RENEW_RESOURCES: &str = "\
+    WITH ours AS ( \
+        SELECT r.key FROM unnest($1::text[], $2::bigint[]) AS k (key, fence) \
+        JOIN queue_worker.resources r ON r.key = k.key \
+        WHERE r.fence = k.fence AND r.holder IS NOT NULL FOR NO KEY UPDATE OF r SKIP LOCKED) \
+    UPDATE queue_worker.resources r \
+    SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
+    FROM ours WHERE r.key = ours.key RETURNING r.key";
+
+/// `$1` keys.
+pub(super) const RESOURCE_FENCES: &str = "\
+    SELECT key, fence FROM queue_worker.resources \
+    WHERE key = ANY($1::text[]) AND holder IS NOT NULL";
+
+/// `$1` letter ids. A letter of a task sets its row to delayed and due; one of an entry is due
+/// itself. Those requeued before, and those whose task has moved on, are passed over.
+pub(super) const REQUEUE: &str = "\
+    WITH tasks AS ( \
+        UPDATE queue_worker.processed_tasks t SET status = 'delayed', fence = t.fence + 1, \
+            payload = l.payload, run_at = now(), attempts = 0, crashes = 0, waits_since = NULL, \
+            lease_until = NULL, processed_at = NULL, entry = NULL \
+        FROM queue_worker.dead_letters l \
+        WHERE l.id = ANY($1::uuid[]) AND l.requeued_at IS NULL AND l.fields IS NULL \
+            AND t.task_id = l.task_id AND t.status IN ('failed', 'dead') \
+        RETURNING l.id, t.task_id, t.fence), \
+    events AS ( \
+        INSERT INTO queue_worker.task_events (task_id, event, fence) \
+        SELECT task_id, 'requeued', fence FROM tasks) \
+    UPDATE queue_worker.dead_letters l SET requeued_at = now(), \
+        run_at = CASE WHEN l.fields IS NOT NULL THEN now() END \
+    WHERE l.id = ANY($1::uuid[]) AND l.requeued_at IS NULL \
+        AND (l.fields IS NOT NULL OR l.id IN (SELECT id FROM tasks)) \
+    RETURNING l.id";
+
+/// Rows by queue and status. Reads the whole table.
+pub(super) const COUNTS: &str = "\
+    SELECT queue, status::text, count(*) FROM queue_worker.processed_tasks GROUP BY 1, 2 ORDER BY 1, 2";
+
+/// `$1` how many, oldest claim first. Reads the whole table.
+pub(super) const RUNNING: &str = "\
+    SELECT task_id, queue, kind, fence, worker, lock_key, attempts, crashes, \
+        COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - started_at) * 1000, 0)::bigint, \
+        COALESCE(EXTRACT(EPOCH FROM lease_until - clock_timestamp()) * 1000, 0)::bigint \
+    FROM queue_worker.processed_tasks WHERE status = 'running' ORDER BY started_at LIMIT $1";
+
+/// `$1` id.
+pub(super) const TASK: &str = "\
+    SELECT queue, kind, status::text, fence, worker, lock_key, attempts, crashes, max_attempts, \
+        timeout_ms, entry, traceparent, result, error, error_status, payload, \
+        (EXTRACT(EPOCH FROM created_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM started_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM processed_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM run_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM lease_until) * 1000)::bigint \
+    FROM queue_worker.processed_tasks WHERE task_id = $1";
+
+/// `$1` id, `$2` how many, newest first.
+pub(super) const HISTORY: &str = "\
+    SELECT (EXTRACT(EPOCH FROM at) * 1000)::bigint, event, fence, attempt, worker, detail \
+    FROM queue_worker.task_events WHERE task_id = $1 ORDER BY id DESC LIMIT $2";
+
+/// `$1` whether those already requeued are shown, `$2` queue or null, `$3` reason or null, `$4`
+/// how many, newest first, `$5` an id or null, `$6` whether payload, tail and fields are wanted.
+pub(super) const SHOW_LETTERS: &str = "\
+    SELECT id, task_id, queue, kind, entry, reason, message, status, attempts, crashes, worker, \
+        (EXTRACT(EPOCH FROM created_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM requeued_at) * 1000)::bigint, \
+        CASE WHEN $6 THEN tail END, CASE WHEN $6 THEN payload END, CASE WHEN $6 THEN fields END \
+    FROM queue_worker.dead_letters \
+    WHERE ($1 OR requeued_at IS NULL) AND ($2::text IS NULL OR queue = $2) \
+        AND ($3::text IS NULL OR reason = $3) AND ($5::uuid IS NULL OR id = $5) \
+    ORDER BY created_at DESC LIMIT $4";
+
+/// The newest migration that was applied.
+pub(super) const SCHEMA_VERSION: &str =
+    "SELECT max(version) FROM queue_worker.migrations WHERE success";
+
+/// Each statement with its name.
+pub(super) const ALL: &[(&str, &str)] = &[
+    ("CLAIM", CLAIM),
+    ("CLASSIFY", CLASSIFY),
+    ("CLAIM_RESOURCES", CLAIM_RESOURCES),
+    ("RESOURCE_LEASES", RESOURCE_LEASES),
+    ("FREE_RESOURCES", FREE_RESOURCES),
+    ("SUCCEED", SUCCEED),
+    ("SUCCEED_AFTER_EFFECT", SUCCEED_AFTER_EFFECT),
+    ("OUTCOMES", OUTCOMES),
+    ("SETTLE", SETTLE),
+    ("EVENTS", EVENTS),
+    ("LETTERS", LETTERS),
+    ("BURY", BURY),
+    ("CONDEMN", CONDEMN),
+    ("DELAY", DELAY),
+    ("GIVE_UP", GIVE_UP),
+    ("DUE_TASKS", DUE_TASKS),
+    ("DUE_LETTERS", DUE_LETTERS),
+    ("PROMOTED_TASKS", PROMOTED_TASKS),
+    ("PROMOTED_LETTERS", PROMOTED_LETTERS),
+    ("RENEW_TASKS", RENEW_TASKS),
+    ("RENEW_RESOURCES", RENEW_RESOURCES),
+    ("RESOURCE_FENCES", RESOURCE_FENCES),
+    ("REQUEUE", REQUEUE),
+    ("COUNTS", COUNTS),
+    ("RUNNING", RUNNING),
+    ("TASK", TASK),
+    ("HISTORY", HISTORY),
+    ("SHOW_LETTERS", SHOW_LETTERS),
+    ("SCHEMA_VERSION", SCHEMA_VERSION),
+];
