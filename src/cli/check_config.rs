@@ -11,9 +11,6 @@ use super::GlobalOptions;
 use crate::config::{Config, Environment};
 use crate::domain::Kind;
 
-/// sysexits.h: EX_CONFIG. systemd shows it as `CONFIG`.
-const BROKEN_CONFIGURATION: u8 = 78;
-
 /// Check the configuration and say everything that is wrong with it
 ///
 /// Exits with 0 if a worker would start with it and with 78 if not. Servers are not contacted and
@@ -22,13 +19,7 @@ const BROKEN_CONFIGURATION: u8 = 78;
 pub(super) struct CheckConfig {}
 
 pub(super) fn run(global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-    let config = match Config::load(&global.config, &Environment::of_process()) {
-        Ok(config) => config,
-        Err(problems) => {
-            eprintln!("{problems}");
-            return Ok(ExitCode::from(BROKEN_CONFIGURATION));
-        }
-    };
+    let config = Config::load(&global.config, &Environment::of_process())?;
     let mut out = io::stdout().lock();
     writeln!(out, "{}: good", global.config.display())?;
     writeln!(out, "queues: {}", list(config.queues.iter().map(|queue| queue.name.as_str())))?;

@@ -18,7 +18,7 @@ use crate::config::{Config, Environment, parse_duration};
 use crate::domain::{Delivery, EntryId, Kind, LockKey, Origin, QueueName, TaskId, WorkerId};
 use crate::queue::codec::{self, NewTask};
 use crate::queue::{Queue, RedisQueue, RedisQueueOptions};
-use crate::supervisor::{Secrets, redis_target};
+use crate::supervisor::redis_target;
 
 /// Entries on their way to Redis at once.
 const IN_FLIGHT: usize = 1_000;
@@ -91,7 +91,7 @@ struct Line {
 impl Enqueue {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let config = Config::load(&global.config, &Environment::of_process())?;
-        let target = redis_target(&config.redis, &Secrets::of(&config))?;
+        let target = redis_target(&config.redis)?;
         let options = RedisQueueOptions {
             call_timeout: PATIENCE,
             ..RedisQueueOptions::new(target, WorkerId::random())

@@ -5,16 +5,22 @@
 //! exit code tells systemd and scripts what happened: 0 done, 1 failed, 2 wrong usage, 78 a broken
 //! configuration.
 
+mod bench;
 mod check_config;
 mod completions;
+mod demo;
 mod dev;
+mod enqueue;
 mod man;
+mod migrate;
+mod run;
 
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::config::ConfigError;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// A queue worker that loses nothing and does nothing twice.
@@ -46,8 +52,13 @@ struct GlobalOptions {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Run),
     CheckConfig(check_config::CheckConfig),
+    Migrate(migrate::Migrate),
+    Enqueue(enqueue::Enqueue),
     Dev(dev::Dev),
+    Demo(demo::Demo),
+    Bench(bench::Bench),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -55,13 +66,21 @@ enum Command {
 impl Command {
     fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Run(run) => run.run(global),
             Self::CheckConfig(_) => check_config::run(global),
+            Self::Migrate(migrate) => block_on(migrate.run(global)),
+            Self::Enqueue(enqueue) => block_on(enqueue.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
+            Self::Demo(demo) => demo.run(),
+            Self::Bench(bench) => bench.run(),
             Self::Completions(completions) => completions.run(),
             Self::Man(man) => man.run(),
         }
     }
 }
+
+/// sysexits.h: EX_CONFIG. systemd shows it as `CONFIG`.
+const BROKEN_CONFIGURATION: u8 = 78;
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
@@ -72,7 +91,7 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("queue-worker: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<ConfigError>() { BROKEN_CONFIGURATION.into() } else { ExitCode::FAILURE }
         }
     }
 }

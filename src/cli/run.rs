@@ -19,7 +19,7 @@ pub(super) struct Run {}
 impl Run {
     pub(super) fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let config = Config::load(&global.config, &Environment::of_process())?;
-        let log = telemetry::init(&config.log)?;
+        let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
         supervisor::run(Startup {
             config,
             config_path: global.config.clone(),

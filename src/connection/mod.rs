@@ -5,9 +5,34 @@
 
 mod redis;
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::redis::{LuaScript, RedisConnection, RedisLink, RedisTarget, TargetError};
+
+/// Gives the password at each connect, or says in one sentence why it cannot: so a secret that is
+/// mended or rotated takes effect by itself.
+#[derive(Clone)]
+pub struct PasswordSource(Arc<dyn Fn() -> Result<Option<String>, String> + Send + Sync>);
+
+impl PasswordSource {
+    /// A source that asks `read` each time.
+    pub fn new(read: impl Fn() -> Result<Option<String>, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// The password now; `None` where there is none.
+    pub fn read(&self) -> Result<Option<String>, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for PasswordSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordSource")
+    }
+}
 
 /// Redis could not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -29,8 +29,8 @@ pub trait Queue: Send + Sync + 'static {
     async fn check(&self) -> Result<(), QueueError>;
 
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
-    /// group (from 0) where it is missing. After [`Queue::interrupt`] it answers at once, with what
-    /// was delivered in the meantime.
+    /// group (from 0) where it is missing. After a [`Queue::interrupt`] it answers at once, with
+    /// what was delivered in the meantime.
     async fn fetch(
         &self,
         queue: &QueueName,
@@ -38,7 +38,8 @@ pub trait Queue: Send + Sync + 'static {
         block: Duration,
     ) -> Result<Vec<Delivery>, QueueError>;
 
-    /// Ends a blocked [`Queue::fetch`] of this queue, and makes later ones answer at once.
+    /// Ends the [`Queue::fetch`] of this queue that is under way, if there is one. To be polled
+    /// together with it: it waits until the read has come back or was given up.
     async fn interrupt(&self, queue: &QueueName);
 
     /// Takes over entries that have idled for `min_idle` in the pending list, of whatever worker.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::build::{self, Secrets};
+use super::build::{self, BuildError};
 use super::marker::Marker;
 use super::reload::Reloader;
 use super::signals::{Request, Requests};
 use super::status;
 use super::systemd::Notifier;
-use crate::clock::Clock;
+use crate::clock::{BootInstant, Clock};
 use crate::config::Config;
 use crate::domain::WorkerId;
 use crate::handler::registry::Registry;
@@ -30,6 +30,9 @@ use crate::worker::{Context, Served, Stores};
 
 /// How often the status line is renewed and, without a watchdog, the loop comes round.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How often processes that escaped from their tasks are looked for.
+const SWEEP_ORPHANS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long the parts have to end once the way out is over.
 const LAST_MOMENTS: Duration = Duration::from_millis(500);
@@ -57,6 +60,9 @@ pub enum StartError {
         /// What it said.
         source: std::io::Error,
     },
+    /// A store cannot be built.
+    #[error(transparent)]
+    Store(#[from] BuildError),
     /// A handler of the configuration cannot be built.
     #[error("handler.{kind}: {message}")]
     Handler {
@@ -130,17 +136,15 @@ impl Life {
             std::process::id()
         );
         let marker = set_marker(&config, worker, clock);
-        let secrets = Secrets::of(&config);
         let registry = Arc::new(native);
         super::handlers::register(&registry, &config)?;
         let beats = Beats::new(clock);
-        let heartbeat = spawn_heartbeat(&config, &secrets, worker, &beats)?;
-        let stores = build::stores(&config, &secrets, worker, clock);
+        let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
+        let stores = build::stores(&config, worker, clock)?;
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let stop = Stop::default();
         let health = Health::new(clock);
-        let shared =
-            Shared::new(config.worker.max_in_flight, config.worker.payload_budget.as_usize());
+        let shared = Shared::new(config.worker.max_in_flight, config.worker.payload_budget.bytes());
         let context = Context {
             stores: stores.clone(),
             registry: Arc::clone(&registry),
@@ -188,7 +192,7 @@ impl Life {
             Notifier::watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
         );
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let began = loop {
+        let phase = loop {
             let phase = *self.phase.borrow();
             if phase.is_over() {
                 break phase;
@@ -202,7 +206,7 @@ impl Life {
                         continue;
                     }
                 },
-                () = self.until(phase) => Event::Tick,
+                () = until(self.clock, phase.next_deadline()) => Event::Tick,
                 ended = fetchers.join_next() => match ended {
                     Some(_) => continue,
                     None => Event::Idle,
@@ -214,7 +218,7 @@ impl Life {
             };
             self.on(event);
         };
-        self.end(began, &mut helpers, &mut fetchers).await;
+        self.end(phase, &mut helpers, &mut fetchers).await;
         Ok(())
     }
 
@@ -262,16 +266,6 @@ impl Life {
         self.notifier.ready();
     }
 
-    /// Sleeps until time alone leads on.
-    async fn until(&self, phase: Phase) {
-        match phase.next_deadline() {
-            Some(deadline) => {
-                tokio::time::sleep(deadline.saturating_since(self.clock.now())).await;
-            }
-            None => std::future::pending().await,
-        }
-    }
-
     fn start_fetchers(&self) -> JoinSet<()> {
         let mut fetchers = JoinSet::new();
         for (served, slots, progress) in &self.queues {
@@ -287,7 +281,12 @@ impl Life {
         helpers.spawn(Maintenance::new(self.context.clone(), names).run());
         let (health, stores) = (Arc::clone(&self.health), self.stores.clone());
         helpers.spawn(async move { health.watch(&stores).await });
-        helpers.spawn(crate::handler::exec::sweep_orphans());
+        helpers.spawn(sweep_orphans());
+        let (health, count) = (Arc::clone(&self.health), self.queues.len());
+        helpers.spawn(async move {
+            health.until_ready().await;
+            tracing::info!("both stores answer: pulling from {count} queues");
+        });
         helpers
     }
 
@@ -311,7 +310,7 @@ impl Life {
         {
             let _ = thread.join();
         }
-        crate::handler::exec::kill_all_children();
+        crate::handler::exec::sweep();
         if phase == Phase::Stopped {
             if let Some(marker) = self.marker.take() {
                 marker.clear();
@@ -330,6 +329,27 @@ impl Life {
     async fn leave_the_groups(&self) {
         for (served, _, _) in &self.queues {
             let _ = self.stores.queue.reap_consumers(&served.name, STALE_CONSUMER).await;
+        }
+    }
+}
+
+/// Sleeps until the deadline; for ever where there is none.
+async fn until(clock: Clock, deadline: Option<BootInstant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep(deadline.saturating_since(clock.now())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Kills what escaped from the programs of tasks.
+async fn sweep_orphans() {
+    let mut ticks = tokio::time::interval(SWEEP_ORPHANS_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let swept = crate::handler::exec::sweep();
+        if swept.killed > 0 {
+            tracing::warn!("killed {} processes that tasks had left behind", swept.killed);
         }
     }
 }
@@ -360,12 +380,11 @@ fn set_marker(config: &Config, worker: WorkerId, clock: Clock) -> Option<Marker>
 
 fn spawn_heartbeat(
     config: &Config,
-    secrets: &Secrets,
     worker: WorkerId,
     beats: &Arc<Beats>,
 ) -> Result<Heartbeat, StartError> {
     let (end, ended) = oneshot::channel::<()>();
-    let (config, secrets, beats) = (config.clone(), secrets.clone(), Arc::clone(beats));
+    let (config, beats) = (config.clone(), Arc::clone(beats));
     let thread = std::thread::Builder::new()
         .name("heartbeat".to_owned())
         .spawn(move || {
@@ -375,7 +394,8 @@ fn spawn_heartbeat(
                 return;
             };
             runtime.block_on(async {
-                let stores = build::heartbeat_stores(&config, &secrets, worker, Clock::System);
+                // The coordinator built the same ones before: this cannot fail.
+                let Ok(stores) = build::stores(&config, worker, Clock::System) else { return };
                 let stop = async { drop(ended.await) };
                 heartbeat::run(&beats, &stores, config.lease.heartbeat, stop).await;
             });

@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 4096;
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub(super) struct Note {
     /// The process.
     pub pid: u32,
     /// Its id in the ledger.
@@ -33,25 +33,21 @@ pub struct Note {
 
 /// The file of this process.
 #[derive(Debug)]
-pub struct Marker {
+pub(super) struct Marker {
     path: PathBuf,
     _locked: File,
 }
 
 impl Marker {
     /// Leaves a note in `state_dir`. Also gives the note of a predecessor that did not end well.
-    pub fn set(
+    pub(super) fn set(
         state_dir: &Path,
         worker: WorkerId,
         now_ms: i64,
     ) -> std::io::Result<(Self, Option<Note>)> {
         let path = state_dir.join(FILE);
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(false)
-            .open(&path)?;
+        let mut file =
+            OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut text = String::new();
         (&mut file).take(MOST_BYTES).read_to_string(&mut text)?;
@@ -71,7 +67,7 @@ impl Marker {
     }
 
     /// The process ends well.
-    pub fn clear(self) {
+    pub(super) fn clear(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!("{} could not be removed: {error}", self.path.display());
         }
@@ -102,10 +98,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = Marker::set(folder.path(), WorkerId::random(), 1).expect("set");
         let second = Marker::set(folder.path(), WorkerId::random(), 2);
-        assert_eq!(
-            second.expect_err("locked").kind(),
-            std::io::ErrorKind::WouldBlock
-        );
+        assert_eq!(second.expect_err("locked").kind(), std::io::ErrorKind::WouldBlock);
         drop(first);
     }
 }

@@ -16,5 +16,5 @@ mod signals;
 mod status;
 mod systemd;
 
-pub use build::{Secrets, ledger_options, redis_target};
+pub use build::{ledger_options, postgres_connect, postgres_password, redis_target};
 pub use life::{StartError, Startup, run};

@@ -28,7 +28,7 @@ impl Reloader {
     /// Reads and applies; the caller applies what is its own. `None` if the file is not usable: the
     /// old configuration stays in force.
     pub(super) fn reload(&mut self) -> Option<&Config> {
-        let new = match Config::load(&self.path, &Environment::current()) {
+        let new = match Config::load(&self.path, &Environment::of_process()) {
             Ok(new) => new,
             Err(error) => {
                 tracing::error!("reload refused, the old configuration stays: {error}");

@@ -8,7 +8,7 @@ use crate::protocol::drain::Event;
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
+pub(super) enum Request {
     /// A step of the drain's state machine.
     Drain(Event),
     /// SIGHUP: read the configuration again.
@@ -16,16 +16,16 @@ pub enum Request {
 }
 
 /// The stream of requests.
-pub struct Requests(Signals);
+pub(super) struct Requests(Signals);
 
 impl Requests {
     /// Takes over the signals of this process.
-    pub fn listen() -> std::io::Result<Self> {
+    pub(super) fn listen() -> std::io::Result<Self> {
         Signals::new([SIGTERM, SIGINT, SIGTSTP, SIGCONT, SIGHUP, SIGUSR2]).map(Self)
     }
 
     /// The next one.
-    pub async fn next(&mut self) -> Request {
+    pub(super) async fn next(&mut self) -> Request {
         loop {
             let Some(signal) = self.0.next().await else { return std::future::pending().await };
             match signal {

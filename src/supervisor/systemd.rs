@@ -9,24 +9,24 @@ use sd_notify::NotifyState;
 
 /// The side of a service that talks to systemd.
 #[derive(Debug, Default)]
-pub struct Notifier {
+pub(super) struct Notifier {
     status: String,
 }
 
 impl Notifier {
     /// The service has started.
-    pub fn ready(&self) {
+    pub(super) fn ready(&self) {
         send(&[NotifyState::Ready]);
     }
 
     /// The service stops, since systemd asked for it.
-    pub fn stopping(&self) {
+    pub(super) fn stopping(&self) {
         send(&[NotifyState::Stopping]);
     }
 
     /// The service reads its configuration again; [`Notifier::ready`] ends it. systemd wants the
     /// time in the same datagram (systemd.service(5), `notify-reload`).
-    pub fn reloading(&self) {
+    pub(super) fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => send(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock for the reload: {error}"),
@@ -34,7 +34,7 @@ impl Notifier {
     }
 
     /// One line for `systemctl status`; sent only when it has changed.
-    pub fn status(&mut self, status: String) {
+    pub(super) fn status(&mut self, status: String) {
         if status != self.status {
             send(&[NotifyState::Status(&status)]);
             self.status = status;
@@ -42,12 +42,12 @@ impl Notifier {
     }
 
     /// The service is well.
-    pub fn watchdog(&self) {
+    pub(super) fn watchdog(&self) {
         send(&[NotifyState::Watchdog]);
     }
 
     /// How often the watchdog wants to hear, if there is one: half of its limit.
-    pub fn watchdog_interval() -> Option<Duration> {
+    pub(super) fn watchdog_interval() -> Option<Duration> {
         sd_notify::watchdog_enabled().map(|limit| limit / 2)
     }
 }

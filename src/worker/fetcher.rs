@@ -84,7 +84,8 @@ impl Fetcher {
         loop {
             let pulling = async {
                 self.context.health.until_ready().await;
-                phase.wait_for(|phase| phase.pulls()).await.is_ok() && self.context.health.is_ready()
+                phase.wait_for(|phase| phase.pulls()).await.is_ok()
+                    && self.context.health.is_ready()
             };
             // Comes back now and then only to show that the loop is alive.
             if tokio::time::timeout(BLOCK, pulling).await == Ok(true) {
@@ -126,19 +127,22 @@ impl Fetcher {
         self.fetch(demand, block).await
     }
 
-    /// Reads new entries; a leaving worker interrupts the read and hands over what it brought.
+    /// Reads new entries. When the worker stops pulling, the read is interrupted, and what it had
+    /// brought goes to the executor, which hands it over if the worker leaves.
     async fn fetch(&mut self, demand: Demand, block: Duration) -> Result<(), QueueError> {
         let queue = Arc::clone(&self.context.stores.queue);
         let name = self.served.name.clone();
+        let mut phase = self.context.phase.clone();
         let mut fetch = queue.fetch(&name, demand, block);
-        let deliveries = tokio::select! {
+        let interrupted = tokio::select! {
             biased;
-            () = self.context.stop.leaving.cancelled() => {
-                queue.interrupt(&name).await;
-                (&mut fetch).await?
-            }
-            deliveries = &mut fetch => deliveries?,
+            () = async { drop(phase.wait_for(|phase| !phase.pulls()).await) } => None,
+            deliveries = &mut fetch => Some(deliveries),
         };
+        let deliveries = match interrupted {
+            Some(deliveries) => deliveries,
+            None => tokio::join!(queue.interrupt(&name), &mut fetch).1,
+        }?;
         drop(fetch);
         self.start(deliveries);
         Ok(())

@@ -74,14 +74,8 @@ pub struct Context {
 pub struct Limits {
     /// The lease in Postgres, and the lock's time to live in Redis.
     pub lease: Duration,
-    /// Between two heartbeats.
-    pub heartbeat: Duration,
     /// Between two looks for orphans and due tasks, before jitter.
     pub sweep: Duration,
-    /// How many tasks may be in flight over all queues.
-    pub max_in_flight: usize,
-    /// How many bytes of payload may be in flight over all queues.
-    pub payload_budget: usize,
     /// How long an unknown kind waits for a worker that knows it.
     pub unknown_kind_give_up: Duration,
 }

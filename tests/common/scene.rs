@@ -49,10 +49,8 @@ pub struct TaskRow {
 impl Scene {
     /// Servers that start fresh; Redis survives a restart with all that it confirmed.
     pub async fn start() -> Self {
-        let redis = RedisOptions {
-            append_only: Some(AppendFsync::Always),
-            ..RedisOptions::default()
-        };
+        let redis =
+            RedisOptions { append_only: Some(AppendFsync::Always), ..RedisOptions::default() };
         Self::with(redis, PostgresOptions::volatile()).await
     }
 
@@ -253,10 +251,8 @@ format = "text"
     }
 
     pub async fn until_journal(&self, id: &str, what: &str) {
-        wait_for(&format!("{id} {what} in the journal"), async || {
-            self.journal_count(id, what) > 0
-        })
-        .await;
+        wait_for(&format!("{id} {what} in the journal"), async || self.journal_count(id, what) > 0)
+            .await;
     }
 
     /// How many entries of the stream are pending.

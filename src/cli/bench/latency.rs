@@ -23,7 +23,7 @@ pub(super) async fn percentiles(servers: &Servers, time: Duration) -> anyhow::Re
     let stream = TcpStream::connect(("127.0.0.1", servers.redis_port())).await?;
     let mut monitor = BufReader::new(stream);
     let count = u32::try_from(time.as_millis() / EVERY.as_millis())?;
-    let run = uuid::Uuid::new_v4();
+    let run = uuid::Uuid::new_v4().to_string();
     monitor.get_mut().write_all(b"MONITOR\r\n").await?;
     let producing = async {
         let mut ticks = tokio::time::interval(EVERY);
@@ -41,7 +41,7 @@ pub(super) async fn percentiles(servers: &Servers, time: Duration) -> anyhow::Re
         }
         anyhow::Ok(entries)
     };
-    let watching = watch(&mut monitor, &run.to_string(), count as usize);
+    let watching = watch(&mut monitor, &run, count as usize);
     let (entries, seen) = tokio::try_join!(producing, watching)?;
     throughput::stop(worker).await?;
     let mut latencies: Vec<f64> = entries
@@ -75,7 +75,10 @@ async fn watch(
     while seen.gone.len() < count {
         line.clear();
         let read = monitor.read_line(&mut line);
-        if tokio::time::timeout(Duration::from_secs(20), read).await.context("redis went silent")?? == 0
+        if tokio::time::timeout(Duration::from_secs(20), read)
+            .await
+            .context("redis went silent")??
+            == 0
         {
             bail!("redis closed the monitor");
         }

@@ -44,8 +44,7 @@ impl Servers {
             .execute(&pool)
             .await?;
         pool.close().await;
-        let servers =
-            Self { redis, _postgres: postgres, database, folder: tempfile::tempdir()? };
+        let servers = Self { redis, _postgres: postgres, database, folder: tempfile::tempdir()? };
         std::fs::create_dir(servers.folder.path().join("state"))?;
         servers.write_config(64)?;
         let status = Command::new(std::env::current_exe()?)

@@ -107,7 +107,9 @@ pub(super) async fn memory(servers: &Servers, tasks: u32) -> anyhow::Result<f64>
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u32>().ok())
+        .find_map(|line| {
+            line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u32>().ok()
+        })
         .context("no VmRSS in /proc")?;
     stop(worker).await?;
     redis::cmd("DEL").arg(STREAM).query_async::<()>(&mut redis).await?;

@@ -17,7 +17,7 @@ use self::stage::Stage;
 
 /// Watch the promises being kept: two workers, one SIGKILL, one SIGTERM, nothing lost.
 #[derive(Debug, clap::Args)]
-pub struct Demo {
+pub(super) struct Demo {
     /// How many tasks to enqueue.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(40..=100_000))]
     tasks: u32,
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(110);
 
 impl Demo {
     /// Runs the demo.
-    pub fn run(&self) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime
             .block_on(async { tokio::time::timeout(LIMIT, self.play()).await })
@@ -51,7 +51,7 @@ impl Demo {
             }
         };
         say("starting a private Redis and Postgres …");
-        let mut stage = Stage::set().await?;
+        let stage = Stage::set().await?;
         say("starting two workers …");
         let mut killed = stage.start_worker("a").await?;
         let mut drained = stage.start_worker("b").await?;

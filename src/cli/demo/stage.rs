@@ -45,9 +45,11 @@ impl Stage {
         let database = postgres.create_database("demo").await?;
         let folder = tempfile::tempdir()?;
         let pool = PgPool::connect(&database).await?;
-        sqlx::query("CREATE TABLE charges (task_id text, fence bigint, at timestamptz DEFAULT now())")
-            .execute(&pool)
-            .await?;
+        sqlx::query(
+            "CREATE TABLE charges (task_id text, fence bigint, at timestamptz DEFAULT now())",
+        )
+        .execute(&pool)
+        .await?;
         let stage = Self { redis, _postgres: postgres, database, pool, folder };
         stage.write_config()?;
         stage.migrate().await?;
@@ -163,7 +165,10 @@ format = "text"
     }
 
     /// The programs that a worker runs right now, with their fences.
-    pub(super) async fn running_under(&self, worker: &Worker) -> anyhow::Result<Vec<(String, i64)>> {
+    pub(super) async fn running_under(
+        &self,
+        worker: &Worker,
+    ) -> anyhow::Result<Vec<(String, i64)>> {
         let rows = sqlx::query(
             "SELECT task_id, fence FROM queue_worker.processed_tasks \
              WHERE status = 'running' AND worker = $1",
@@ -227,9 +232,10 @@ format = "text"
         )
         .fetch_one(&self.pool)
         .await?;
-        let effects = sqlx::query("SELECT count(*), count(*) - count(DISTINCT task_id) FROM charges")
-            .fetch_one(&self.pool)
-            .await?;
+        let effects =
+            sqlx::query("SELECT count(*), count(*) - count(DISTINCT task_id) FROM charges")
+                .fetch_one(&self.pool)
+                .await?;
         let (succeeded, failed, dead) =
             (statuses.try_get::<i64, _>(0)?, statuses.try_get(1)?, statuses.try_get(2)?);
         let journal = std::fs::read_to_string(self.journal())?;
@@ -252,7 +258,8 @@ format = "text"
     async fn locks(&self) -> anyhow::Result<i64> {
         let client = redis::Client::open(self.redis.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
-        let keys: Vec<String> = redis::cmd("KEYS").arg("lock:*").query_async(&mut connection).await?;
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("lock:*").query_async(&mut connection).await?;
         Ok(i64::try_from(keys.len())?)
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use super::super::RedisError;
+use super::super::{PasswordSource, RedisError};
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
@@ -22,9 +22,6 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the redis url {0}")]
 pub struct TargetError(String);
-
-/// Gives the password at each connect, or says in one sentence why it cannot.
-pub type PasswordSource = Arc<dyn Fn() -> Result<Option<String>, String> + Send + Sync>;
 
 /// A Redis server, with what is needed to log in.
 #[derive(Clone)]
@@ -65,7 +62,11 @@ impl RedisTarget {
             .set_keepalive(keepalive)
             .set_user_timeout(USER_TIMEOUT);
         let address = info.addr().to_string().into();
-        Ok(Self { info: info.set_redis_settings(settings).set_tcp_settings(tcp), address, password: None })
+        Ok(Self {
+            info: info.set_redis_settings(settings).set_tcp_settings(tcp),
+            address,
+            password: None,
+        })
     }
 
     /// The same server, but the password is asked for at each connect, so that a secret that is
@@ -84,7 +85,7 @@ impl RedisTarget {
     pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
         let mut info = self.info.clone();
         let password = match &self.password {
-            Some(source) => source().map_err(|message| RedisError::Misconfigured {
+            Some(source) => source.read().map_err(|message| RedisError::Misconfigured {
                 address: self.address.to_string(),
                 message: format!("cannot be logged in to: {message}"),
             })?,

@@ -38,6 +38,7 @@ use super::{
     Performed, Recorded, Verdict,
 };
 use crate::coalesce::Coalescer;
+use crate::connection::PasswordSource;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
 use session::{Purpose, Sessions, within};
 
@@ -46,6 +47,8 @@ use session::{Purpose, Sessions, within};
 pub struct PostgresOptions {
     /// Where, and as whom.
     pub connect: PgConnectOptions,
+    /// Asked at each connect; without it the password of `connect` is used.
+    pub password: Option<PasswordSource>,
     /// Under which name tasks are claimed.
     pub worker: WorkerId,
     /// For how long a claim or a renewal lasts.
@@ -74,6 +77,7 @@ impl PostgresOptions {
     pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
         Self {
             connect,
+            password: None,
             worker,
             lease: Duration::from_secs(5),
             max_crashes: 3,
@@ -140,9 +144,10 @@ type Performances = Coalescer<perform::Request, perform::Answer>;
 impl PostgresLedger {
     /// A ledger that connects when it is first asked something.
     pub fn new(options: PostgresOptions) -> Self {
-        let PostgresOptions { connect, call_timeout, lock_timeout, .. } = options;
-        let sessions =
-            |purpose, size| Sessions::new(&connect, purpose, size, call_timeout, lock_timeout);
+        let PostgresOptions { connect, password, call_timeout, lock_timeout, .. } = options;
+        let sessions = |purpose, size| {
+            Sessions::new(&connect, password.clone(), purpose, size, call_timeout, lock_timeout)
+        };
         let inner = Inner {
             ledger: sessions(Purpose::Ledger, options.pool_size),
             effects: sessions(Purpose::Effects, options.pool_size),
@@ -164,23 +169,6 @@ impl PostgresLedger {
             delays: OnceLock::new(),
             promotions: OnceLock::new(),
             performances: std::sync::Mutex::new(HashMap::new()),
-        }
-    }
-
-    /// Whether the server can be reached, takes the login, and has a schema that this program can
-    /// work with. To be asked at the start and after each reconnect.
-    ///
-    /// # Errors
-    /// What is wrong, with the remedy.
-    pub async fn check(&self) -> Result<(), LedgerError> {
-        let mut session = self.inner.ledger.open().await?;
-        let work = schema::verdict(session.connection());
-        let answer = within(self.inner.call_timeout, work).await;
-        match session.finish("check schema", answer).await? {
-            None => Ok(()),
-            Some(message) => {
-                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
-            }
         }
     }
 
@@ -259,6 +247,18 @@ impl PostgresLedger {
 
 #[async_trait]
 impl Ledger for PostgresLedger {
+    async fn check(&self) -> Result<(), LedgerError> {
+        let mut session = self.inner.ledger.open().await?;
+        let work = schema::verdict(session.connection());
+        let answer = within(self.inner.call_timeout, work).await;
+        match session.finish("check schema", answer).await? {
+            None => Ok(()),
+            Some(message) => {
+                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
+            }
+        }
+    }
+
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
         let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
         claims.call(Arc::clone(task)).await.unwrap_or_else(|| Err(self.gone()))

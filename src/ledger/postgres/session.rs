@@ -15,6 +15,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{self, Blame};
+use crate::connection::PasswordSource;
 use crate::ledger::LedgerError;
 
 /// What a session is for: the planner's settings must not reach the users' statements.
@@ -29,6 +30,7 @@ pub(super) enum Purpose {
 /// Connections to one server, made when they are needed.
 pub(super) struct Sessions {
     options: PgConnectOptions,
+    password: Option<PasswordSource>,
     address: Arc<str>,
     permits: Arc<Semaphore>,
     idle: std::sync::Mutex<Vec<Idle>>,
@@ -46,12 +48,14 @@ impl Sessions {
     /// connecting, and for each [`Session::within`].
     pub(super) fn new(
         connect: &PgConnectOptions,
+        password: Option<PasswordSource>,
         purpose: Purpose,
         size: usize,
         deadline: Duration,
         lock_timeout: Duration,
     ) -> Self {
         Self {
+            password,
             options: session_options(connect, purpose, deadline, lock_timeout),
             address: error::address(connect).into(),
             permits: Arc::new(Semaphore::new(size.max(1))),
@@ -85,12 +89,28 @@ impl Sessions {
         let connection = match idle {
             Some(idle) if idle.generation == generation => idle.connection,
             _ => self
-                .options
+                .login()?
                 .connect()
                 .await
                 .map_err(|error| error::ledger_error(&self.address, "connect", &error))?,
         };
         Ok(Session { sessions: self, connection, generation, _permit: permit })
+    }
+
+    /// The options with the password of this moment.
+    fn login(&self) -> Result<PgConnectOptions, LedgerError> {
+        let password = match &self.password {
+            Some(source) => source.read().map_err(|message| LedgerError::LoginRefused {
+                address: self.address.to_string(),
+                message,
+            })?,
+            None => None,
+        };
+        let options = self.options.clone();
+        Ok(match password {
+            Some(password) => options.password(&password),
+            None => options,
+        })
     }
 
     /// Closes what is idle now: its server does not answer.

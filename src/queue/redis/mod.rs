@@ -142,6 +142,10 @@ impl RedisQueue {
 
 #[async_trait]
 impl Queue for RedisQueue {
+    async fn check(&self) -> Result<(), QueueError> {
+        self.base.link.query(&redis::cmd("PING"), "PING").await.map(drop)
+    }
+
     async fn fetch(
         &self,
         queue: &QueueName,

@@ -108,6 +108,7 @@ impl Reader {
         block: Duration,
     ) -> Result<Vec<Delivery>, QueueError> {
         let _turn = self.turn.lock().await;
+        self.interrupted.store(false, Ordering::SeqCst);
         if let Some(error) = self.untold().take() {
             return Err(error);
         }
@@ -130,8 +131,7 @@ impl Reader {
         Ok(found.into_iter().filter_map(|found| self.delivery(found)).collect())
     }
 
-    /// Ends a blocked read, and makes later ones answer at once. Where Redis does not answer, the
-    /// read is given up.
+    /// Ends the fetch under way. Where Redis does not answer, its read is given up.
     pub(super) async fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + self.call_timeout;
