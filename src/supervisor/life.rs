@@ -92,7 +92,8 @@ pub fn run(startup: Startup) -> Result<(), StartError> {
         .enable_all()
         .build()
         .map_err(system("start the handlers' threads"))?;
-    let ended = runtime.block_on(Life::start(startup, handlers.handle().clone())?.run());
+    let threads = handlers.handle().clone();
+    let ended = runtime.block_on(async { Life::start(startup, threads)?.run().await });
     // A native handler that neither awaits nor returns must not hold up the exit.
     handlers.shutdown_background();
     ended
