@@ -27,7 +27,8 @@ pub struct Demand {
 pub trait Queue: Send + Sync + 'static {
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
     /// group (from 0) where it is missing. After [`Queue::interrupt`] it answers at once, with what
-    /// was delivered in the meantime.
+    /// was delivered in the meantime. After an error, or when the call was cancelled, entries may
+    /// have been delivered to our name unseen: [`Queue::delivered`] finds them.
     async fn fetch(
         &self,
         queue: &QueueName,
