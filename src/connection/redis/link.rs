@@ -126,7 +126,13 @@ impl RedisLink {
     /// The connection, made if there is none, by `deadline`.
     pub async fn connection(&self, deadline: Instant) -> Result<Arc<RedisConnection>, RedisError> {
         if let Some(connection) = self.established() {
-            return Ok(connection);
+            if connection.has_rested() {
+                // The connection's own task runs now, and notices a server that has hung up.
+                tokio::task::yield_now().await;
+            }
+            if !connection.is_broken() {
+                return Ok(connection);
+            }
         }
         let connecting = async {
             let mut attempts = self.0.attempts.lock().await;
