@@ -207,3 +207,13 @@ fn works_on_a_thread_and_runtime_of_its_own() {
     });
     assert_eq!(thread.join().expect("no panic"), [Renewal::Renewed]);
 }
+
+#[tokio::test]
+async fn a_replica_grants_nothing() {
+    let server = RedisServer::start();
+    let leases = leases(&server);
+    granted(&leases, "a").await;
+    server.run::<()>("REPLICAOF 127.0.0.1 1");
+    let error = leases.acquire("b").await.expect_err("read-only");
+    assert!(matches!(error, RedisError::Unavailable { .. }), "{error}");
+}

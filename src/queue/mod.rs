@@ -29,8 +29,9 @@ pub trait Queue: Send + Sync + 'static {
     async fn check(&self) -> Result<(), QueueError>;
 
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
-    /// group (from 0) where it is missing. After a [`Queue::interrupt`] it answers at once, with
-    /// what was delivered in the meantime.
+    /// group (from 0) where it is missing. After an [`Queue::interrupt`] it answers at once, with what
+    /// was delivered in the meantime. After an error, or when the call was cancelled, entries may
+    /// have been delivered to our name unseen: [`Queue::delivered`] finds them.
     async fn fetch(
         &self,
         queue: &QueueName,

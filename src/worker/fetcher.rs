@@ -133,6 +133,9 @@ impl Fetcher {
         let queue = Arc::clone(&self.context.stores.queue);
         let name = self.served.name.clone();
         let mut phase = self.context.phase.clone();
+        if !phase.borrow().pulls() {
+            return Ok(());
+        }
         let mut fetch = queue.fetch(&name, demand, block);
         let interrupted = tokio::select! {
             biased;
@@ -141,7 +144,7 @@ impl Fetcher {
         };
         let deliveries = match interrupted {
             Some(deliveries) => deliveries,
-            None => tokio::join!(queue.interrupt(&name), &mut fetch).1,
+            None => tokio::join!(&mut fetch, queue.interrupt(&name)).0,
         }?;
         drop(fetch);
         self.start(deliveries);

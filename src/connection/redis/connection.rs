@@ -20,13 +20,15 @@ use super::script::LuaScript;
 
 /// Timeouts in a row after which a connection is replaced.
 const MAX_TIMEOUTS: u32 = 3;
+/// A connection unused for this long is looked at before it is used: the server may have closed it.
+const REST: Duration = Duration::from_millis(100);
 /// How long a command that nobody waits for may take to be handed to the socket.
 const SUBMIT_LIMIT: Duration = Duration::from_millis(50);
 
-#[derive(Default)]
 struct Silence {
     timeouts: u32,
-    last: Option<Instant>,
+    last_timeout: Option<Instant>,
+    last_answer: Instant,
 }
 
 /// A connection that is up. Cheap to share; closed when the last user drops it.
@@ -47,7 +49,8 @@ impl RedisConnection {
         broken: Arc<AtomicBool>,
     ) -> Self {
         let proved = AtomicBool::new(false);
-        Self { multiplexed, address, client_id, broken, proved, silence: Mutex::default() }
+        let silence = Silence { timeouts: 0, last_timeout: None, last_answer: Instant::now() };
+        Self { multiplexed, address, client_id, broken, proved, silence: Mutex::new(silence) }
     }
 
     /// What `CLIENT ID` said, for `CLIENT UNBLOCK`; 0 where that command is forbidden.
@@ -58,6 +61,11 @@ impl RedisConnection {
     /// Whether the connection has closed, stopped answering or been given up.
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing has been answered for so long that the server may have hung up meanwhile.
+    pub(super) fn has_rested(&self) -> bool {
+        self.silence().last_answer.elapsed() >= REST
     }
 
     pub(super) fn give_up(&self) {
@@ -162,7 +170,10 @@ impl RedisConnection {
         match tokio::time::timeout_at(deadline, call).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Io => Ok(Err(error)),
             Ok(answer) => {
-                self.silence().timeouts = 0;
+                let mut silence = self.silence();
+                silence.timeouts = 0;
+                silence.last_answer = Instant::now();
+                drop(silence);
                 if answer.is_ok() {
                     self.proved.store(true, Ordering::Relaxed);
                 }
@@ -179,9 +190,9 @@ impl RedisConnection {
     /// Calls that waited side by side count once: three callers in one stall are one timeout.
     fn count_timeout(&self, started: Instant) {
         let mut silence = self.silence();
-        if silence.last.is_none_or(|last| started >= last) {
+        if silence.last_timeout.is_none_or(|last| started >= last) {
             silence.timeouts += 1;
-            silence.last = Some(Instant::now());
+            silence.last_timeout = Some(Instant::now());
             if silence.timeouts >= MAX_TIMEOUTS {
                 self.give_up();
             }

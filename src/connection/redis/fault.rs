@@ -18,21 +18,24 @@ impl Fault {
     pub(super) fn judge(error: &ClientError, address: &str, command: &'static str) -> Self {
         let address = address.to_owned();
         let message = error.to_string();
-        let says = |code: &str| error.code() == Some(code) || message.contains(code);
+        let codes = codes(error);
+        let says = |code: &&str| codes.iter().any(|found| found == code);
         let unavailable = |address, message| RedisError::Unavailable { address, message };
         if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) {
             return Self { error: unavailable(address, message), broken: true };
         }
-        if let Some(remedy) = login_remedy(error, &message) {
+        if let Some(remedy) = login_remedy(error, says) {
             return Self {
                 error: RedisError::Misconfigured { address, message: remedy },
                 broken: true,
             };
         }
-        if ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"].into_iter().any(says) {
+        // Redis 6.2 wraps what a script met in an error of its own.
+        let in_script = message.contains("READONLY You can't write against a read only");
+        if in_script || ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"].iter().any(says) {
             return Self { error: unavailable(address, message), broken: true };
         }
-        if ["BUSY ", "TRYAGAIN", "max number of clients"].into_iter().any(says) {
+        if ["BUSY", "TRYAGAIN"].iter().any(says) || message.contains("max number of clients") {
             return Self { error: unavailable(address, message), broken: false };
         }
         let broken = error.is_unrecoverable_error();
@@ -40,15 +43,21 @@ impl Fault {
     }
 }
 
-fn login_remedy(error: &ClientError, message: &str) -> Option<String> {
-    if message.contains("WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
+/// The codes of the server's errors in it; a pipeline may have met several.
+fn codes(error: &ClientError) -> Vec<String> {
+    let errors = error.clone().into_server_errors();
+    errors.iter().flat_map(|all| all.iter()).map(|(_, one)| one.code().to_owned()).collect()
+}
+
+fn login_remedy(error: &ClientError, says: impl Fn(&&str) -> bool) -> Option<String> {
+    if says(&"WRONGPASS") || error.kind() == ErrorKind::AuthenticationFailed {
         return Some(
             "refused the username or password: check `redis.username` and the file named by \
              `redis.password_file`"
                 .into(),
         );
     }
-    if message.contains("NOAUTH") {
+    if says(&"NOAUTH") {
         return Some("asks for a password: set `redis.password_file`".into());
     }
     (error.kind() == ErrorKind::RESP3NotSupported)
@@ -70,7 +79,7 @@ mod tests {
         assert!(judged("LOADING", "Redis is loading").error.is_transient());
         let busy = judged("ERR", "max number of clients reached");
         assert!(busy.error.is_transient() && !busy.broken);
-        let refused = judged("WRONGTYPE", "Operation against a key");
+        let refused = judged("NOGROUP", "No such key 'qw:{LOADING}:tasks'");
         assert!(matches!(refused.error, RedisError::Refused { .. }) && !refused.broken);
         let login = judged("WRONGPASS", "invalid username-password pair");
         assert!(login.error.to_string().contains("redis.password_file"));

@@ -126,7 +126,13 @@ impl RedisLink {
     /// The connection, made if there is none, by `deadline`.
     pub async fn connection(&self, deadline: Instant) -> Result<Arc<RedisConnection>, RedisError> {
         if let Some(connection) = self.established() {
-            return Ok(connection);
+            if connection.has_rested() {
+                // The connection's own task runs now, and notices a server that has hung up.
+                tokio::task::yield_now().await;
+            }
+            if !connection.is_broken() {
+                return Ok(connection);
+            }
         }
         let connecting = async {
             let mut attempts = self.0.attempts.lock().await;
@@ -225,17 +231,22 @@ impl RedisLink {
     /// Refuses a server that evicts keys, and answers the id of this connection.
     ///
     /// `INFO` and `CONFIG` may each be forbidden by an ACL or renamed; one of them suffices.
+    /// `CONFIG` is tried second: where it is forbidden, each try leaves a line in `ACL LOG`.
     async fn check(&self, multiplexed: &mut MultiplexedConnection) -> Result<i64, RedisError> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("CLIENT").arg("ID");
         pipeline.cmd("INFO").arg("memory");
-        pipeline.cmd("CONFIG").arg("GET").arg("maxmemory-policy");
-        let answers = multiplexed
-            .req_packed_commands(&pipeline, 0, pipeline.len())
-            .await
-            .map_err(|error| Fault::judge(&error, self.address(), "INFO").error)?;
-        let [id, info, config] = answers.try_into().unwrap_or_default();
-        match policy_of_info(&info).or_else(|| policy_of_config(&config)) {
+        let fault = |error| Fault::judge(&error, self.address(), "INFO").error;
+        let answers =
+            multiplexed.req_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(fault)?;
+        let [id, info] = answers.try_into().unwrap_or_default();
+        let mut policy = policy_of_info(&info);
+        if policy.is_none() {
+            let mut cmd = redis::cmd("CONFIG");
+            cmd.arg("GET").arg("maxmemory-policy");
+            policy = policy_of_config(&multiplexed.send_packed_command(&cmd).await.map_err(fault)?);
+        }
+        match policy {
             Some(policy) if policy != "noeviction" => Err(RedisError::Misconfigured {
                 address: self.address().to_owned(),
                 message: format!(

@@ -135,15 +135,22 @@ impl Reader {
     pub(super) async fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + self.call_timeout;
-        while self.reading.load(Ordering::SeqCst) {
+        loop {
+            if !self.reading.load(Ordering::SeqCst) {
+                return;
+            }
             let id = self.link.established().map_or(0, |connection| connection.client_id());
             let unblocked = id != 0 && {
                 let mut cmd = redis::cmd("CLIENT");
                 cmd.arg("UNBLOCK").arg(id);
                 self.base.link.query(&cmd, "CLIENT UNBLOCK").await.is_ok()
             };
-            if !unblocked || Instant::now() >= deadline {
+            let late = Instant::now() >= deadline;
+            if late || !unblocked {
                 self.abort.notify_waiters();
+            }
+            if late {
+                return;
             }
             let _ = tokio::time::timeout(UNBLOCK_PERIOD, self.rested.notified()).await;
         }
