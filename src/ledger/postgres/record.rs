@@ -20,7 +20,7 @@ use super::event::{self, Event};
 use super::session::{Trouble, within};
 use super::{Inner, claim, millis, resource, statements};
 use crate::coalesce::{Pending, Reply};
-use crate::domain::{Fence, Held, LockKey, Task};
+use crate::domain::{Held, Task};
 use crate::ledger::{LedgerError, Recorded, Status, Verdict};
 
 /// One outcome to record.
