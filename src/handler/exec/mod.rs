@@ -17,6 +17,7 @@ mod status;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ const PIPE_PATIENCE: Duration = Duration::from_millis(100);
 const GROUP_PAUSE: Duration = Duration::from_millis(10);
 
 /// What to run for a kind, and within which bounds.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ExecOptions {
     /// The program and its arguments. A program without a slash is looked for in the child's PATH;
     /// a relative path starts at the working directory.
@@ -81,15 +82,31 @@ impl ExecOptions {
     }
 }
 
+impl fmt::Debug for ExecOptions {
+    /// Without the values of variables, which may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecOptions")
+            .field("command", &self.command)
+            .field("working_dir", &self.working_dir)
+            .field("environment", &self.environment.keys())
+            .finish_non_exhaustive()
+    }
+}
+
 /// The handler for kinds with a command.
 ///
 /// Starting a program blocks the thread until the kernel has loaded it, some 0.3 ms: on a runtime
 /// with twice as many threads as processors (see [`super::native::on`]) that costs nothing, on one
 /// with fewer it was measured to cost a quarter of the programs per second.
-#[derive(Debug)]
 pub struct ExecHandler {
     options: ExecOptions,
     environment: Vec<(OsString, OsString)>,
+}
+
+impl fmt::Debug for ExecHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ExecHandler").field(&self.options).finish()
+    }
 }
 
 impl ExecHandler {

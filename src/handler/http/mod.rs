@@ -11,6 +11,7 @@ mod retry_after;
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,7 +29,7 @@ use crate::domain::{Failure, FailureClass};
 const IDLE_CONNECTIONS: usize = 32;
 
 /// Where to send the tasks of a kind, and within which bounds.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HttpOptions {
     /// An `http` or `https` address.
     pub url: Url,
@@ -52,6 +53,17 @@ impl HttpOptions {
             result_cap: 64 * 1024,
             evidence_cap: 16 * 1024,
         }
+    }
+}
+
+impl fmt::Debug for HttpOptions {
+    /// Without the values of headers and without what the address holds beyond its host: both may
+    /// be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpOptions")
+            .field("host", &self.url.host_str())
+            .field("headers", &self.headers.keys())
+            .finish_non_exhaustive()
     }
 }
 
@@ -79,13 +91,18 @@ pub enum HttpError {
 }
 
 /// The handler for kinds with an address.
-#[derive(Debug)]
 pub struct HttpHandler {
     client: Client,
     url: Url,
     headers: HeaderMap,
     result_cap: usize,
     evidence_cap: usize,
+}
+
+impl fmt::Debug for HttpHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpHandler").field("host", &self.url.host_str()).finish_non_exhaustive()
+    }
 }
 
 impl HttpHandler {
