@@ -72,17 +72,20 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
+/// A spawn holds its thread for some 0.3 ms, so the default is more threads than cores.
+fn handler_threads(configured: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if configured > 0 { configured } else { (2 * cores).max(4) }
+}
+
 /// Runs a worker until it has drained. Blocks the calling thread, which coordinates.
 pub fn run(startup: Startup) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("start the coordinating runtime"))?;
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    if startup.config.worker.threads > 0 {
-        threads.worker_threads(startup.config.worker.threads);
-    }
-    let handlers = threads
+    let handlers = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(handler_threads(startup.config.worker.threads))
         .thread_name("handler")
         .enable_all()
         .build()
