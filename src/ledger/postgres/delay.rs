@@ -31,6 +31,9 @@ const RESERVATION: Duration = Duration::from_secs(5);
 /// The most rows that one sweep takes, and so holds in memory with their payloads.
 const SWEEP: usize = 1_000;
 
+/// The most bytes of payload that one sweep takes; the row that passes it is the last.
+const SWEEP_BYTES: i64 = 16 << 20;
+
 /// The fence of a due entry that comes from a dead letter and has no row: rows start at 0.
 const NO_ROW: Fence = Fence(-1);
 
@@ -80,13 +83,21 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Wait, Answer>>) 
             replies.push(reply);
         }
     }
-    match delay_group(&inner, &waits).await {
+    let waiting: Vec<_> = waits.into_iter().zip(replies).collect();
+    for piece in super::by_bytes(waiting, |(wait, _)| wait.task.payload.len()) {
+        delay_and_answer(&inner, piece).await;
+    }
+}
+
+async fn delay_and_answer(inner: &Inner, waiting: Vec<(Wait, Reply<Answer>)>) {
+    let (waits, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+    match delay_group(inner, &waits).await {
         Ok(answers) => {
             replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
         }
         Err(LedgerError::Conflict { .. } | LedgerError::Refused { .. }) if waits.len() > 1 => {
             for (wait, reply) in waits.into_iter().zip(replies) {
-                let answers = delay_group(&inner, std::slice::from_ref(&wait)).await;
+                let answers = delay_group(inner, std::slice::from_ref(&wait)).await;
                 reply.answer(answers.map(|mut a| a.pop().unwrap_or(Delayed::Stale)));
             }
         }
@@ -126,7 +137,7 @@ async fn delay_rows(
         written.insert(row.try_get::<&str, _>(0)?, waiting);
     }
     let mut answers = Vec::with_capacity(waits.len());
-    let mut events = Vec::with_capacity(waits.len());
+    let mut events = Vec::new();
     let mut given_up = Vec::new();
     for wait in waits {
         let Some(row) = written.get(wait.task.id.as_str()) else {
@@ -135,13 +146,16 @@ async fn delay_rows(
         };
         let dead = wait.give_up().is_some_and(|give_up| row.waited_ms >= millis(give_up));
         answers.push(if dead { Delayed::GaveUp } else { Delayed::Committed });
-        events.push(Event {
-            task_id: wait.task.id.as_str(),
-            what: if dead { "dead" } else { "delayed" },
-            fence: Some(row.fence),
-            attempt: Some(row.attempts),
-            detail: Some(wait.why().into()),
-        });
+        // A crowd that waits for one resource would write its history a few times a second.
+        if wait.reason != DelayReason::Contended {
+            events.push(Event {
+                task_id: wait.task.id.as_str(),
+                what: if dead { "dead" } else { "delayed" },
+                fence: Some(row.fence),
+                attempt: Some(row.attempts),
+                detail: Some(wait.why().into()),
+            });
+        }
         if dead {
             given_up.push((wait, row));
         }
@@ -217,6 +231,7 @@ async fn due_rows(connection: &mut PgConnection, limit: i64) -> Result<Vec<Due>,
     let rows = sqlx::query(statements::DUE_TASKS)
         .bind(limit)
         .bind(millis(RESERVATION))
+        .bind(SWEEP_BYTES)
         .fetch_all(&mut *connection)
         .await?;
     let mut due = Vec::with_capacity(rows.len());

@@ -118,6 +118,29 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(CENTURY).min(CENTURY)
 }
 
+/// The most bytes of payloads or results in one statement; a single larger one goes alone.
+const GROUP_BYTES: usize = 16 << 20;
+
+/// Cuts a group into pieces of at most [`GROUP_BYTES`].
+fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut pieces: Vec<Vec<T>> = Vec::new();
+    let mut filled = 0;
+    for item in items {
+        let bytes = size(&item);
+        match pieces.last_mut() {
+            Some(piece) if filled + bytes <= GROUP_BYTES => {
+                filled += bytes;
+                piece.push(item);
+            }
+            _ => {
+                filled = bytes;
+                pieces.push(vec![item]);
+            }
+        }
+    }
+    pieces
+}
+
 fn max_attempts(task: &Task) -> Option<i32> {
     task.max_attempts.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }
@@ -174,13 +197,20 @@ impl PostgresLedger {
     /// What is wrong, with the remedy.
     pub async fn check(&self) -> Result<(), LedgerError> {
         let mut session = self.inner.ledger.open().await?;
-        let work = schema::verdict(session.connection());
+        let connection = session.connection();
+        let work = async {
+            let read_only = schema::is_read_only(connection).await?;
+            Ok::<_, sqlx::Error>((read_only, schema::verdict(connection).await?))
+        };
         let answer = within(self.inner.call_timeout, work).await;
+        let address = self.inner.ledger.address().to_owned();
         match session.finish("check schema", answer).await? {
-            None => Ok(()),
-            Some(message) => {
-                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
+            (true, _) => {
+                let message = "is read-only, a standby perhaps".to_owned();
+                Err(LedgerError::Unavailable { address, message })
             }
+            (false, Some(message)) => Err(LedgerError::Schema { address, message }),
+            (false, None) => Ok(()),
         }
     }
 
