@@ -51,7 +51,7 @@ impl Server {
     pub(crate) async fn start(&mut self) {
         let path = self.directory.path();
         let child = program("postgres", path)
-            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"])
+            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-k"])
             .arg(path)
             .arg("-D")
             .arg(path.join("data"))
@@ -115,7 +115,18 @@ fn make_cluster(directory: &Path) {
         return copy(&original, &data);
     }
     let made = program("initdb", directory)
-        .args(["--no-sync", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "postgres", "-D"])
+        .args([
+            "--no-sync",
+            "--wal-segsize=1",
+            "--no-locale",
+            "-E",
+            "UTF8",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-D",
+        ])
         .arg(&data)
         .output()
         .unwrap();
