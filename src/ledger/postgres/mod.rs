@@ -15,7 +15,9 @@ mod doubt;
 mod error;
 mod event;
 mod inspect;
+mod options;
 mod perform;
+mod promote;
 mod record;
 mod renew;
 mod resource;
@@ -28,9 +30,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::PgConnectOptions;
 
 pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use options::PostgresOptions;
 pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
@@ -40,52 +42,6 @@ use super::{
 use crate::coalesce::Coalescer;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
 use session::{Purpose, Sessions, within};
-
-/// How a ledger is to work.
-#[derive(Debug, Clone)]
-pub struct PostgresOptions {
-    /// Where, and as whom.
-    pub connect: PgConnectOptions,
-    /// Under which name tasks are claimed.
-    pub worker: WorkerId,
-    /// For how long a claim or a renewal lasts.
-    pub lease: Duration,
-    /// How many crashes in a row a task may have caused; one more is too many.
-    pub max_crashes: u32,
-    /// How many connections for the ledger, and again as many at most for effects. One more is for
-    /// renewals. All are made when they are needed.
-    pub pool_size: usize,
-    /// How long a call may take, waiting for a connection not included. Effects have this on top
-    /// of their own time limits.
-    pub call_timeout: Duration,
-    /// How long a group may wait for a row that another transaction has locked.
-    pub lock_timeout: Duration,
-    /// How many groups of the same sort are under way at most.
-    pub committers: usize,
-    /// How many calls make one group at most.
-    pub group: usize,
-    /// How long after its release a task is looked after, in case that Redis has lost its entry.
-    pub released_recheck: Duration,
-}
-
-impl PostgresOptions {
-    /// The defaults for a worker: a lease of 5 s, 3 crashes, 8 connections, groups of 256 by 3
-    /// committers, 5 s for a call, 500 ms for a lock, 30 s until a release is looked after.
-    pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
-        Self {
-            connect,
-            worker,
-            lease: Duration::from_secs(5),
-            max_crashes: 3,
-            pool_size: 8,
-            call_timeout: Duration::from_secs(5),
-            lock_timeout: Duration::from_millis(500),
-            committers: 3,
-            group: 256,
-            released_recheck: Duration::from_secs(30),
-        }
-    }
-}
 
 /// What all calls share.
 struct Inner {
@@ -153,7 +109,7 @@ pub struct PostgresLedger {
     claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
-    promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
+    promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
     performances: std::sync::Mutex<HashMap<String, Arc<Performances>>>,
 }
 
@@ -352,12 +308,13 @@ impl Ledger for PostgresLedger {
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError> {
-        delay::due(&self.inner, limit).await
+        promote::due(&self.inner, limit).await
     }
 
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
-        let promotions = self.promotions.get_or_init(|| self.coalescer(delay::serve_promotions));
-        let promotion = delay::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
+        let promotions = self.promotions.get_or_init(|| self.coalescer(promote::serve));
+        let promotion =
+            promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
     }
 }
