@@ -15,7 +15,9 @@ mod doubt;
 mod error;
 mod event;
 mod inspect;
+mod options;
 mod perform;
+mod promote;
 mod record;
 mod renew;
 mod resource;
@@ -27,9 +29,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::PgConnectOptions;
 
 pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use options::PostgresOptions;
 pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
@@ -41,6 +43,7 @@ use crate::connection::PasswordSource;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
 use session::{Purpose, Sessions, within};
 
+<<<<<<< HEAD
 /// How a ledger is to work.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
@@ -90,6 +93,8 @@ impl PostgresOptions {
     }
 }
 
+=======
+>>>>>>> ledger
 /// What all calls share.
 struct Inner {
     worker: WorkerId,
@@ -121,6 +126,29 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(CENTURY).min(CENTURY)
 }
 
+/// The most bytes of payloads or results in one statement; a single larger one goes alone.
+const GROUP_BYTES: usize = 16 << 20;
+
+/// Cuts a group into pieces of at most [`GROUP_BYTES`].
+fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut pieces: Vec<Vec<T>> = Vec::new();
+    let mut filled = 0;
+    for item in items {
+        let bytes = size(&item);
+        match pieces.last_mut() {
+            Some(piece) if filled + bytes <= GROUP_BYTES => {
+                filled += bytes;
+                piece.push(item);
+            }
+            _ => {
+                filled = bytes;
+                pieces.push(vec![item]);
+            }
+        }
+    }
+    pieces
+}
+
 fn max_attempts(task: &Task) -> Option<i32> {
     task.max_attempts.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }
@@ -133,8 +161,13 @@ pub struct PostgresLedger {
     claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
+<<<<<<< HEAD
     promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
     performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
+=======
+    promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
+    performances: std::sync::Mutex<HashMap<String, Arc<Performances>>>,
+>>>>>>> ledger
 }
 
 /// Those who wait for the same effect.
@@ -167,7 +200,35 @@ impl PostgresLedger {
             records: OnceLock::new(),
             delays: OnceLock::new(),
             promotions: OnceLock::new(),
+<<<<<<< HEAD
             performances: std::sync::Mutex::default(),
+=======
+            performances: std::sync::Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Whether the server can be reached, takes the login, and has a schema that this program can
+    /// work with. To be asked at the start and after each reconnect.
+    ///
+    /// # Errors
+    /// What is wrong, with the remedy.
+    pub async fn check(&self) -> Result<(), LedgerError> {
+        let mut session = self.inner.ledger.open().await?;
+        let connection = session.connection();
+        let work = async {
+            let read_only = schema::is_read_only(connection).await?;
+            Ok::<_, sqlx::Error>((read_only, schema::verdict(connection).await?))
+        };
+        let answer = within(self.inner.call_timeout, work).await;
+        let address = self.inner.ledger.address().to_owned();
+        match session.finish("check schema", answer).await? {
+            (true, _) => {
+                let message = "is read-only, a standby perhaps".to_owned();
+                Err(LedgerError::Unavailable { address, message })
+            }
+            (false, Some(message)) => Err(LedgerError::Schema { address, message }),
+            (false, None) => Ok(()),
+>>>>>>> ledger
         }
     }
 
@@ -325,12 +386,13 @@ impl Ledger for PostgresLedger {
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError> {
-        delay::due(&self.inner, limit).await
+        promote::due(&self.inner, limit).await
     }
 
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
-        let promotions = self.promotions.get_or_init(|| self.coalescer(delay::serve_promotions));
-        let promotion = delay::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
+        let promotions = self.promotions.get_or_init(|| self.coalescer(promote::serve));
+        let promotion =
+            promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
     }
 }
