@@ -39,62 +39,9 @@ use super::{
     Performed, Recorded, Verdict,
 };
 use crate::coalesce::Coalescer;
-use crate::connection::PasswordSource;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
 use session::{Purpose, Sessions, within};
 
-<<<<<<< HEAD
-/// How a ledger is to work.
-#[derive(Debug, Clone)]
-pub struct PostgresOptions {
-    /// Where, and as whom.
-    pub connect: PgConnectOptions,
-    /// Asked at each connect; without it the password of `connect` is used.
-    pub password: Option<PasswordSource>,
-    /// Under which name tasks are claimed.
-    pub worker: WorkerId,
-    /// For how long a claim or a renewal lasts.
-    pub lease: Duration,
-    /// How many crashes in a row a task may have caused; one more is too many.
-    pub max_crashes: u32,
-    /// How many connections for the ledger, and again as many at most for effects. One more is for
-    /// renewals. All are made when they are needed.
-    pub pool_size: usize,
-    /// How long a call may take, waiting for a connection not included. Effects have this on top
-    /// of their own time limits.
-    pub call_timeout: Duration,
-    /// How long a group may wait for a row that another transaction has locked.
-    pub lock_timeout: Duration,
-    /// How many groups of the same sort are under way at most.
-    pub committers: usize,
-    /// How many calls make one group at most.
-    pub group: usize,
-    /// How long after its release a task is looked after, in case that Redis has lost its entry.
-    pub released_recheck: Duration,
-}
-
-impl PostgresOptions {
-    /// The defaults for a worker: a lease of 5 s, 3 crashes, 8 connections, groups of 256 by 3
-    /// committers, 5 s for a call, 500 ms for a lock, 30 s until a release is looked after.
-    pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
-        Self {
-            connect,
-            password: None,
-            worker,
-            lease: Duration::from_secs(5),
-            max_crashes: 3,
-            pool_size: 8,
-            call_timeout: Duration::from_secs(5),
-            lock_timeout: Duration::from_millis(500),
-            committers: 3,
-            group: 256,
-            released_recheck: Duration::from_secs(30),
-        }
-    }
-}
-
-=======
->>>>>>> ledger
 /// What all calls share.
 struct Inner {
     worker: WorkerId,
@@ -161,13 +108,8 @@ pub struct PostgresLedger {
     claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
-<<<<<<< HEAD
-    promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
-    performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
-=======
     promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
-    performances: std::sync::Mutex<HashMap<String, Arc<Performances>>>,
->>>>>>> ledger
+    performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
 }
 
 /// Those who wait for the same effect.
@@ -200,35 +142,7 @@ impl PostgresLedger {
             records: OnceLock::new(),
             delays: OnceLock::new(),
             promotions: OnceLock::new(),
-<<<<<<< HEAD
             performances: std::sync::Mutex::default(),
-=======
-            performances: std::sync::Mutex::new(HashMap::new()),
-        }
-    }
-
-    /// Whether the server can be reached, takes the login, and has a schema that this program can
-    /// work with. To be asked at the start and after each reconnect.
-    ///
-    /// # Errors
-    /// What is wrong, with the remedy.
-    pub async fn check(&self) -> Result<(), LedgerError> {
-        let mut session = self.inner.ledger.open().await?;
-        let connection = session.connection();
-        let work = async {
-            let read_only = schema::is_read_only(connection).await?;
-            Ok::<_, sqlx::Error>((read_only, schema::verdict(connection).await?))
-        };
-        let answer = within(self.inner.call_timeout, work).await;
-        let address = self.inner.ledger.address().to_owned();
-        match session.finish("check schema", answer).await? {
-            (true, _) => {
-                let message = "is read-only, a standby perhaps".to_owned();
-                Err(LedgerError::Unavailable { address, message })
-            }
-            (false, Some(message)) => Err(LedgerError::Schema { address, message }),
-            (false, None) => Ok(()),
->>>>>>> ledger
         }
     }
 
@@ -313,13 +227,20 @@ impl PostgresLedger {
 impl Ledger for PostgresLedger {
     async fn check(&self) -> Result<(), LedgerError> {
         let mut session = self.inner.ledger.open().await?;
-        let work = schema::verdict(session.connection());
+        let connection = session.connection();
+        let work = async {
+            let read_only = schema::is_read_only(connection).await?;
+            Ok::<_, sqlx::Error>((read_only, schema::verdict(connection).await?))
+        };
         let answer = within(self.inner.call_timeout, work).await;
+        let address = self.inner.ledger.address().to_owned();
         match session.finish("check schema", answer).await? {
-            None => Ok(()),
-            Some(message) => {
-                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
+            (true, _) => {
+                let message = "is read-only, a standby perhaps".to_owned();
+                Err(LedgerError::Unavailable { address, message })
             }
+            (false, Some(message)) => Err(LedgerError::Schema { address, message }),
+            (false, None) => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 
+use crate::connection::PasswordSource;
 use crate::domain::WorkerId;
 
 /// How a ledger is to work.
@@ -11,6 +12,8 @@ use crate::domain::WorkerId;
 pub struct PostgresOptions {
     /// Where, and as whom.
     pub connect: PgConnectOptions,
+    /// Asked at each connect; without it the password of `connect` is used.
+    pub password: Option<PasswordSource>,
     /// Under which name tasks are claimed.
     pub worker: WorkerId,
     /// For how long a claim or a renewal lasts.
@@ -39,6 +42,7 @@ impl PostgresOptions {
     pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
         Self {
             connect,
+            password: None,
             worker,
             lease: Duration::from_secs(5),
             max_crashes: 3,
