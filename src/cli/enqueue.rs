@@ -106,17 +106,16 @@ impl Enqueue {
                 .map_or(usize::MAX, |queue| queue.max_payload.bytes()),
             json: self.json,
         };
-        match &self.file {
-            Some(path) => self.many(path, &sink).await?,
-            None => {
-                let task = self.one()?;
-                sink.check(&task)?;
-                let id = task.id.clone();
-                sink.add(task).await?;
-                if !self.json {
-                    println!("{id}");
-                }
-            }
+        if let Some(path) = &self.file {
+            self.many(path, &sink).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let task = self.one()?;
+        sink.check(&task)?;
+        let id = task.id.clone();
+        sink.add(task).await?;
+        if !self.json {
+            println!("{id}");
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -66,7 +66,7 @@ enum Command {
 impl Command {
     fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Run(run) => run.run(global),
+            Self::Run(_) => run::run(global),
             Self::CheckConfig(_) => check_config::run(global),
             Self::Migrate(migrate) => block_on(migrate.run(global)),
             Self::Enqueue(enqueue) => block_on(enqueue.run(global)),

@@ -16,16 +16,14 @@ use crate::telemetry;
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {}
 
-impl Run {
-    pub(super) fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-        let config = Config::load(&global.config, &Environment::of_process())?;
-        let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
-        supervisor::run(Startup {
-            config,
-            config_path: global.config.clone(),
-            native: Registry::default(),
-            log: Some(log),
-        })?;
-        Ok(ExitCode::SUCCESS)
-    }
+pub(super) fn run(global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let config = Config::load(&global.config, &Environment::of_process())?;
+    let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
+    supervisor::run(Startup {
+        config,
+        config_path: global.config.clone(),
+        native: Registry::default(),
+        log: Some(log),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }

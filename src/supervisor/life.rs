@@ -185,7 +185,7 @@ impl Life {
     async fn run(mut self) -> Result<(), StartError> {
         let mut helpers = self.start_helpers();
         let mut fetchers = self.start_fetchers();
-        self.notifier.ready();
+        Notifier::ready();
         let mut ticks = tokio::time::interval(
             Notifier::watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
         );
@@ -227,7 +227,7 @@ impl Life {
             return;
         }
         if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
-            self.notifier.stopping();
+            Notifier::stopping();
         }
         self.stop.publish(phase);
         self.phase.send_replace(phase);
@@ -240,7 +240,7 @@ impl Life {
         let phase = *self.phase.borrow();
         self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
         if self.is_well(phase) {
-            self.notifier.watchdog();
+            Notifier::watchdog();
         }
     }
 
@@ -252,7 +252,7 @@ impl Life {
     }
 
     fn reload(&mut self) {
-        self.notifier.reloading();
+        Notifier::reloading();
         if let Some(config) = self.reloader.reload() {
             self.budget = build::budget(config);
             for served in build::served(config) {
@@ -261,7 +261,7 @@ impl Life {
                 }
             }
         }
-        self.notifier.ready();
+        Notifier::ready();
     }
 
     fn start_fetchers(&self) -> JoinSet<()> {

@@ -144,7 +144,7 @@ format = "text"
         for n in 0..tasks {
             let kind = if n % 2 == 0 { "charge" } else { "render" };
             // Programs have the odd numbers, of which a tenth end in an odd digit and a 7.
-            let id = format!("{kind}-{:05}", n);
+            let id = format!("{kind}-{n:05}");
             writeln!(lines, r#"{{"task_id":"{id}","kind":"{kind}","payload":"demo"}}"#)?;
         }
         let file = self.folder.path().join("tasks.jsonl");

@@ -109,11 +109,14 @@ pub struct PostgresLedger {
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
     promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
-    performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
+    performances: std::sync::Mutex<Vec<Performing>>,
 }
 
 /// Those who wait for the same effect.
 type Performances = Coalescer<perform::Request, perform::Answer>;
+
+/// An effect and its committers.
+type Performing = (Arc<dyn Effect>, Arc<Performances>);
 
 impl PostgresLedger {
     /// A ledger that connects when it is first asked something.
