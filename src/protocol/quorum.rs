@@ -41,10 +41,6 @@ pub fn silence_after_start(ttl: Duration, uptime: Duration) -> Duration {
 /// One node's word on one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vote {
-    /// Not heard yet.
-    Pending,
-    /// Not heard in time, or from a node that has no vote.
-    Absent,
     /// The lock is ours there.
     Granted,
     /// Somebody else has it there.
@@ -54,6 +50,17 @@ pub enum Vote {
         /// For how long; `None` if it has no end.
         remaining: Option<Duration>,
     },
+}
+
+/// What is known of one node's vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ballot {
+    /// Not heard yet.
+    Pending,
+    /// Not heard in time, or from a node that has no vote.
+    Absent,
+    /// Heard.
+    Cast(Vote),
 }
 
 /// What the votes on one lock amount to.
@@ -71,48 +78,48 @@ pub enum Decision {
     NoQuorum,
 }
 
-/// Counts the votes, one for each node. The durations say when enough nodes will be free for a
+/// Counts the ballots, one for each node. The durations say when enough nodes will be free for a
 /// majority, as far as is known, if nobody renews.
-pub fn decide(votes: &[Vote]) -> Decision {
-    let needed = majority(votes.len());
-    let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
-    let granted = count(|vote| *vote == Vote::Granted);
-    let pending = count(|vote| *vote == Vote::Pending);
-    let taken = count(|vote| matches!(vote, Vote::Taken { .. }));
+pub fn decide(ballots: &[Ballot]) -> Decision {
+    let needed = majority(ballots.len());
+    let count = |is: fn(&Ballot) -> bool| ballots.iter().filter(|ballot| is(ballot)).count();
+    let granted = count(|ballot| *ballot == Ballot::Cast(Vote::Granted));
+    let pending = count(|ballot| *ballot == Ballot::Pending);
+    let taken = count(|ballot| matches!(ballot, Ballot::Cast(Vote::Taken { .. })));
     if granted >= needed {
         Decision::Won
     } else if granted + taken + pending < needed {
         Decision::NoQuorum
     } else if granted + pending >= needed {
         Decision::Open
-    } else if strongest_rival(votes) >= needed {
-        Decision::Taken(free_in(votes, needed))
-    } else if strongest_rival(votes) + pending >= needed || granted + taken < needed {
+    } else if strongest_rival(ballots) >= needed {
+        Decision::Taken(free_in(ballots, needed))
+    } else if strongest_rival(ballots) + pending >= needed || granted + taken < needed {
         Decision::Open
     } else {
-        Decision::Split(free_in(votes, needed))
+        Decision::Split(free_in(ballots, needed))
     }
 }
 
 /// On how many nodes the rival who has most of them has the lock.
-fn strongest_rival(votes: &[Vote]) -> usize {
+fn strongest_rival(ballots: &[Ballot]) -> usize {
     let rivals = || {
-        votes.iter().filter_map(|vote| match vote {
-            Vote::Taken { rival, .. } => Some(*rival),
-            Vote::Pending | Vote::Absent | Vote::Granted => None,
+        ballots.iter().filter_map(|ballot| match ballot {
+            Ballot::Cast(Vote::Taken { rival, .. }) => Some(*rival),
+            Ballot::Cast(Vote::Granted) | Ballot::Pending | Ballot::Absent => None,
         })
     };
     rivals().map(|rival| rivals().filter(|other| *other == rival).count()).max().unwrap_or(0)
 }
 
 /// When `needed` nodes will be free; what was granted is given back at once.
-fn free_in(votes: &[Vote], needed: usize) -> Option<Duration> {
-    let mut ends: Vec<Duration> = votes
+fn free_in(ballots: &[Ballot], needed: usize) -> Option<Duration> {
+    let mut ends: Vec<Duration> = ballots
         .iter()
-        .filter_map(|vote| match vote {
-            Vote::Granted => Some(Duration::ZERO),
-            Vote::Taken { remaining, .. } => *remaining,
-            Vote::Pending | Vote::Absent => None,
+        .filter_map(|ballot| match ballot {
+            Ballot::Cast(Vote::Granted) => Some(Duration::ZERO),
+            Ballot::Cast(Vote::Taken { remaining, .. }) => *remaining,
+            Ballot::Pending | Ballot::Absent => None,
         })
         .collect();
     ends.sort_unstable();
@@ -169,8 +176,10 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn taken(rival: u64, ms: u64) -> Vote {
-        Vote::Taken { rival, remaining: Some(MS(ms)) }
+    const GRANTED: Ballot = Ballot::Cast(Vote::Granted);
+
+    fn taken(rival: u64, ms: u64) -> Ballot {
+        Ballot::Cast(Vote::Taken { rival, remaining: Some(MS(ms)) })
     }
 
     /// All sequences of `length` out of `choices`.
@@ -214,9 +223,9 @@ mod tests {
 
     #[test]
     fn a_majority_decides_before_the_last_vote() {
-        use Vote::{Absent, Granted, Pending};
-        assert_eq!(decide(&[Granted, Granted, Pending]), Decision::Won);
-        assert_eq!(decide(&[Granted, Pending, Absent]), Decision::Open);
+        use Ballot::{Absent, Pending};
+        assert_eq!(decide(&[GRANTED, GRANTED, Pending]), Decision::Won);
+        assert_eq!(decide(&[GRANTED, Pending, Absent]), Decision::Open);
         assert_eq!(decide(&[taken(1, 9), taken(1, 5), Pending]), Decision::Taken(Some(MS(9))));
         assert_eq!(decide(&[Absent, Absent, Pending]), Decision::NoQuorum);
         assert_eq!(decide(&[Absent, taken(1, 9), Pending]), Decision::Open);
@@ -224,13 +233,13 @@ mod tests {
 
     #[test]
     fn split_votes_are_nobodys() {
-        use Vote::{Absent, Granted};
+        use Ballot::Absent;
         let split = |ms| Decision::Split(Some(MS(ms)));
-        assert_eq!(decide(&[Granted, taken(1, 7), taken(2, 9)]), split(7));
+        assert_eq!(decide(&[GRANTED, taken(1, 7), taken(2, 9)]), split(7));
         assert_eq!(decide(&[taken(1, 7), taken(2, 9), taken(3, 11)]), split(9));
-        assert_eq!(decide(&[Granted, taken(1, 7), Absent]), split(7));
-        let endless = Vote::Taken { rival: 1, remaining: None };
-        assert_eq!(decide(&[endless, endless, Granted]), Decision::Taken(None));
+        assert_eq!(decide(&[GRANTED, taken(1, 7), Absent]), split(7));
+        let endless = Ballot::Cast(Vote::Taken { rival: 1, remaining: None });
+        assert_eq!(decide(&[endless, endless, GRANTED]), Decision::Taken(None));
     }
 
     #[test]
@@ -239,8 +248,8 @@ mod tests {
             for owners in all(&[0_u64, 1, 2, 3], nodes) {
                 let won = (1..=3).filter(|us| {
                     let vote = |owner: &u64| match *owner {
-                        0 => Vote::Absent,
-                        owner if owner == *us => Vote::Granted,
+                        0 => Ballot::Absent,
+                        owner if owner == *us => GRANTED,
                         rival => taken(rival, 1),
                     };
                     decide(&owners.iter().map(vote).collect::<Vec<_>>()) == Decision::Won
@@ -252,10 +261,10 @@ mod tests {
 
     #[test]
     fn a_decision_is_never_reversed_by_what_was_pending() {
-        let words = [Vote::Absent, Vote::Granted, taken(1, 1), taken(2, 1)];
-        for votes in all(&[words.as_slice(), &[Vote::Pending]].concat(), 3) {
+        let words = [Ballot::Absent, GRANTED, taken(1, 1), taken(2, 1)];
+        for votes in all(&[words.as_slice(), &[Ballot::Pending]].concat(), 3) {
             let before = decide(&votes);
-            for (at, _) in votes.iter().enumerate().filter(|(_, vote)| **vote == Vote::Pending) {
+            for (at, _) in votes.iter().enumerate().filter(|(_, vote)| **vote == Ballot::Pending) {
                 for word in words {
                     let mut later = votes.clone();
                     later[at] = word;
@@ -264,7 +273,7 @@ mod tests {
                     assert!(before == Decision::Open || same, "{votes:?} {later:?}");
                 }
             }
-            let complete = !votes.contains(&Vote::Pending);
+            let complete = !votes.contains(&Ballot::Pending);
             assert!(!complete || before != Decision::Open, "{votes:?}");
         }
     }

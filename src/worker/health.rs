@@ -115,7 +115,7 @@ impl Store {
 /// The health of both stores.
 #[derive(Debug)]
 pub struct Health {
-    /// The stream and the locks.
+    /// The stream and the locks, also where other servers hold these.
     pub redis: Store,
     /// The ledger.
     pub postgres: Store,
@@ -155,7 +155,10 @@ impl Health {
     /// Probes the stores whenever one is in doubt; never ends.
     pub async fn watch(&self, stores: &Stores) {
         tokio::join!(
-            self.redis.watch(|| stores.queue.check()),
+            self.redis.watch(|| async {
+                stores.queue.check().await.map_err(|error| error.to_string())?;
+                stores.leases.check().await.map_err(|error| error.to_string())
+            }),
             self.postgres.watch(|| stores.ledger.check()),
         );
     }
