@@ -26,6 +26,12 @@ const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
 
+/// Redis' own port.
+const REDIS_PORT: u16 = 6379;
+
+/// Every lock asks every node: more of them cost more than they save.
+const MAX_LOCK_NODES: usize = 15;
+
 /// Where execvp(3) looks without PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
@@ -96,12 +102,16 @@ impl Rules<'_> {
 
     fn redis(&mut self, config: &Config) {
         let redis = &config.redis;
-        self.scheme("redis.url", &redis.url, &REDIS_SCHEMES);
-        if !redis.url.has_host() && !redis.url.scheme().contains("unix") {
-            let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
-            self.broken(&["redis.url"], "names no host", remedy);
-        }
+        self.redis_url("redis.url", &redis.url);
         self.one_password("redis", &redis.url, redis.password_file.is_some());
+    }
+
+    fn redis_url(&mut self, key: &str, url: &ServerUrl) {
+        self.scheme(key, url, &REDIS_SCHEMES);
+        if !url.has_host() && !url.scheme().contains("unix") {
+            let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
+            self.broken(&[key], "names no host", remedy);
+        }
     }
 
     fn postgres(&mut self, config: &Config) {
@@ -170,6 +180,41 @@ impl Rules<'_> {
         }
         let max_crashes = usize::try_from(lease.max_crashes).unwrap_or(usize::MAX);
         self.range("lease.max_crashes", max_crashes, 0, 100);
+        self.lock_nodes(config);
+    }
+
+    fn lock_nodes(&mut self, config: &Config) {
+        const KEY: &str = "lease.nodes";
+        let lease = &config.lease;
+        let count = lease.nodes.len();
+        if count > 0 && (count < 3 || count.is_multiple_of(2) || count > MAX_LOCK_NODES) {
+            let message = format!("{count} nodes are no sound majority");
+            let remedy = format!(
+                "name an odd number of independent servers from 3 to {MAX_LOCK_NODES}, or none"
+            );
+            self.broken(&[KEY], message, remedy);
+        }
+        for (at, node) in lease.nodes.iter().enumerate() {
+            self.redis_url(KEY, node);
+            let same = |other: &ServerUrl| other.is_same_server(node, REDIS_PORT);
+            if lease.nodes[..at].iter().any(same) {
+                let remedy = "name each server once: one server with two votes protects nothing";
+                self.broken(&[KEY], format!("names {} twice", node.without_password()), remedy);
+            }
+        }
+        if lease.node_timeout > config.redis.call_timeout {
+            self.broken(
+                &["lease.node_timeout", "redis.call_timeout"],
+                format!(
+                    "the node timeout {} is longer than the call timeout {}",
+                    show(lease.node_timeout),
+                    show(config.redis.call_timeout)
+                ),
+                format!("lower it to \"{}\" or less", show(config.redis.call_timeout)),
+            );
+        }
+        let retries = usize::try_from(lease.retry_count).unwrap_or(usize::MAX);
+        self.range("lease.retry_count", retries, 0, 100);
     }
 
     fn drain(&mut self, config: &Config) {
