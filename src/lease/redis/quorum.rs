@@ -409,9 +409,13 @@ impl<'a> Polls<'a> {
                 continue;
             }
             let Some(reply) = self.replies[at].take() else { continue };
-            if let Count::Open = *counted.borrow() {
-                counted.send_replace(Count::Closed);
-            }
+            counted.send_if_modified(|count| {
+                let open = matches!(count, Count::Open);
+                if open {
+                    *count = Count::Closed;
+                }
+                open
+            });
             let (name, token) = (self.group.names[at].as_ref().to_owned(), self.group.tokens[at]);
             reply.answer(Ok(Attempt::Granted(Lock { name, token, valid_until })));
         }
