@@ -68,6 +68,21 @@ fn is_old_enough(node: &RedisServer) -> bool {
     uptime.and_then(|seconds| seconds.trim().parse::<u64>().ok()).is_some_and(|age| age >= 3)
 }
 
+/// Waits until a node has carried out a SET, and as many deletions as settings since its statistics
+/// were reset: sooner than any time to live.
+pub(crate) async fn set_and_undone(node: &RedisServer) {
+    let calls = |stats: &str, command: &str| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(command));
+        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    wait_for("what was set to be deleted", async || {
+        let stats = node.run::<String>("INFO commandstats");
+        let set = calls(&stats, "cmdstat_set:calls=");
+        set > 0 && set == calls(&stats, "cmdstat_del:calls=")
+    })
+    .await;
+}
+
 /// Waits until a majority of the store's nodes votes.
 pub(crate) async fn voting(store: &impl LeaseStore) {
     wait_for("the nodes to vote", async || store.check().await.is_ok()).await;

@@ -8,7 +8,7 @@ use queue_worker::lease::{
     Acquired, LeaseError, LeaseStore, QuorumLeaseOptions, QuorumLeases, Renewal,
 };
 
-use super::cluster::{Cluster, TTL, granted, taken, voting};
+use super::cluster::{Cluster, TTL, granted, set_and_undone, taken, voting};
 use super::redis_server::{RedisServer, eventually};
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn votes_that_rivals_split_are_given_back_and_tried_again() {
     cluster.nodes[1].run::<()>("SET k one PX 60000");
     cluster.nodes[2].run::<()>("SET k two PX 60000");
     assert!(taken(&store, "k").await > Duration::from_secs(50));
-    eventually("our part is given back", || cluster.values("k")[0].is_none()).await;
+    set_and_undone(&cluster.nodes[0]).await;
     cluster.nodes[1].run::<()>("PEXPIRE k 60");
     granted(&store, "k").await;
 }
@@ -72,7 +72,7 @@ async fn a_lock_that_a_rival_has_is_not_waited_for() {
     cluster.nodes[2].run::<()>("SET k rival PX 30000");
     let remaining = taken(&store, "k").await;
     assert!((25..=30).contains(&remaining.as_secs()), "{remaining:?}");
-    eventually("our part is given back", || cluster.values("k")[1].is_none()).await;
+    set_and_undone(&cluster.nodes[1]).await;
 }
 
 #[tokio::test]
