@@ -26,12 +26,6 @@ const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
 
-/// Redis' own port.
-const REDIS_PORT: u16 = 6379;
-
-/// Every lock asks every node: more of them cost more than they save.
-const MAX_LOCK_NODES: usize = 15;
-
 /// Where execvp(3) looks without PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
@@ -52,13 +46,18 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     rules.log_level(&config.log.level);
 }
 
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     findings: &'a mut Findings,
 }
 
 impl Rules<'_> {
     /// Notes a broken rule at the first of the keys that was set.
-    fn broken(&mut self, keys: &[&str], message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn broken(
+        &mut self,
+        keys: &[&str],
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         let origins = &self.findings.origins;
         let placed = |key: &str| origins.get(key).cloned();
         let found: Option<(&str, Origin)> = keys.iter().find_map(|key| Some((*key, placed(key)?)));
@@ -69,7 +68,7 @@ impl Rules<'_> {
         self.findings.push(origin.as_ref(), key, Refusal::new(message, remedy));
     }
 
-    fn range(&mut self, key: &str, value: usize, min: usize, max: usize) {
+    pub(super) fn range(&mut self, key: &str, value: usize, min: usize, max: usize) {
         if !(min..=max).contains(&value) {
             let remedy = format!("write a whole number from {min} to {max}");
             self.broken(&[key], format!("{value} is out of range"), remedy);
@@ -106,7 +105,7 @@ impl Rules<'_> {
         self.one_password("redis", &redis.url, redis.password_file.is_some());
     }
 
-    fn redis_url(&mut self, key: &str, url: &ServerUrl) {
+    pub(super) fn redis_url(&mut self, key: &str, url: &ServerUrl) {
         self.scheme(key, url, &REDIS_SCHEMES);
         if !url.has_host() && !url.scheme().contains("unix") {
             let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
@@ -181,40 +180,6 @@ impl Rules<'_> {
         let max_crashes = usize::try_from(lease.max_crashes).unwrap_or(usize::MAX);
         self.range("lease.max_crashes", max_crashes, 0, 100);
         self.lock_nodes(config);
-    }
-
-    fn lock_nodes(&mut self, config: &Config) {
-        const KEY: &str = "lease.nodes";
-        let lease = &config.lease;
-        let count = lease.nodes.len();
-        if count > 0 && (count < 3 || count.is_multiple_of(2) || count > MAX_LOCK_NODES) {
-            let message = format!("{count} nodes are no sound majority");
-            let remedy = format!(
-                "name an odd number of independent servers from 3 to {MAX_LOCK_NODES}, or none"
-            );
-            self.broken(&[KEY], message, remedy);
-        }
-        for (at, node) in lease.nodes.iter().enumerate() {
-            self.redis_url(KEY, node);
-            let same = |other: &ServerUrl| other.is_same_server(node, REDIS_PORT);
-            if lease.nodes[..at].iter().any(same) {
-                let remedy = "name each server once: one server with two votes protects nothing";
-                self.broken(&[KEY], format!("names {} twice", node.without_password()), remedy);
-            }
-        }
-        if lease.node_timeout > config.redis.call_timeout {
-            self.broken(
-                &["lease.node_timeout", "redis.call_timeout"],
-                format!(
-                    "the node timeout {} is longer than the call timeout {}",
-                    show(lease.node_timeout),
-                    show(config.redis.call_timeout)
-                ),
-                format!("lower it to \"{}\" or less", show(config.redis.call_timeout)),
-            );
-        }
-        let retries = usize::try_from(lease.retry_count).unwrap_or(usize::MAX);
-        self.range("lease.retry_count", retries, 0, 100);
     }
 
     fn drain(&mut self, config: &Config) {

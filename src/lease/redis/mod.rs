@@ -7,11 +7,15 @@
 //!
 //! - [`node`]: the commands on one connection;
 //! - [`single`]: the store on one server (or one behind Sentinel);
-//! - [`member`]: one node of several, with its connection, its past and its right to vote;
-//! - [`quorum`]: the store on a majority of several.
+//! - [`quorum`]: the store on a majority of several;
+//! - [`poll`]: how a group of locks is put to them;
+//! - [`nodes`]: what they say together;
+//! - [`member`]: one of them, with its connection, its past and its right to vote.
 
 mod member;
 mod node;
+mod nodes;
+mod poll;
 mod quorum;
 mod single;
 

@@ -1,33 +1,28 @@
 //! Locks on a majority of independent Redis masters (Redlock).
 //!
-//! A group of locks is put to all nodes at once, one script call each. Each lock is answered as
-//! soon as its votes decide, so a node that is dead or paused slows nothing that the others can
-//! decide. Invariants: what did not win is deleted on every node that granted it, late answers
-//! included; nothing is sent to a node once a lock of the group has been answered, so that no
-//! attempt can overtake a release; a failed renewal releases nothing.
-//!
-//! Releases and renewals wait for every node within its timeout: after them nothing may be under
-//! way that would bring a released lock back.
+//! Taking a lock is a poll of the nodes, tried again when rivals have split the votes. Releases and
+//! renewals wait for every node within its timeout: after them nothing may be under way that would
+//! bring a released lock back. A failed renewal releases nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::member::{Answers, Failed, Limits, Member};
+use super::member::{Limits, Member};
 use super::node::Key;
+use super::nodes::Nodes;
+use super::poll::{self, Attempt};
 use super::{MAX_GROUP, if_still_valid, key};
-use crate::clock::{BootInstant, Clock};
-use crate::coalesce::{Coalescer, Pending, Reply};
-use crate::connection::{RedisError, RedisTarget};
-use crate::domain::LockToken;
+use crate::clock::Clock;
+use crate::coalesce::{Coalescer, Pending};
+use crate::connection::RedisTarget;
 use crate::lease::{Acquired, LeaseError, LeaseStore, Lock, Renewal};
-use crate::protocol::quorum::{Ballot, Decision, Hold, Retry, confirm, decide, majority, validity};
+use crate::protocol::quorum::{Retry, majority};
 
 /// How a store on several nodes is set up.
 #[derive(Debug, Clone)]
@@ -78,16 +73,6 @@ pub struct QuorumLeases {
     _keepers: JoinSet<()>,
 }
 
-/// What came of one attempt.
-enum Attempt {
-    /// Ours.
-    Granted(Lock),
-    /// One rival has it on a majority, for this long.
-    Taken(Option<Duration>),
-    /// Nobody has a majority; the nodes are free after this long.
-    Split(Option<Duration>),
-}
-
 impl QuorumLeases {
     /// A store that connects at its first call. Must be made within the runtime that uses it.
     pub fn new(options: QuorumLeaseOptions) -> Self {
@@ -100,7 +85,7 @@ impl QuorumLeases {
             let member = Arc::clone(member);
             keepers.spawn(async move { member.keep().await });
         }
-        let nodes = Arc::new(Nodes { members, ttl, clock, voters: Mutex::default() });
+        let nodes = Arc::new(Nodes::new(members, ttl, clock));
         let (acquirer, releaser) = (Arc::clone(&nodes), Arc::clone(&nodes));
         let group = options.group.clamp(1, MAX_GROUP);
         Self {
@@ -108,7 +93,7 @@ impl QuorumLeases {
             retry: options.retry,
             group,
             acquiring: Coalescer::start(options.committers, group, move |group| {
-                acquire(Arc::clone(&acquirer), group)
+                poll::acquire(Arc::clone(&acquirer), group)
             }),
             releasing: Coalescer::start(options.committers, group, move |group| {
                 release(Arc::clone(&releaser), group)
@@ -170,272 +155,6 @@ impl LeaseStore for QuorumLeases {
             }
         }
         self.nodes.need_majority(errors.iter().map(Some))
-    }
-}
-
-/// The nodes, and the tasks that put a group to one of them each.
-struct Nodes {
-    members: Vec<Arc<Member>>,
-    ttl: Duration,
-    clock: Clock,
-    voters: Mutex<JoinSet<()>>,
-}
-
-impl Nodes {
-    fn no_quorum(&self, away: Vec<String>) -> LeaseError {
-        let nodes = self.members.len();
-        LeaseError::NoQuorum { nodes, needed: majority(nodes), away }
-    }
-
-    /// An error unless a majority has none. One for each node.
-    fn need_majority<'a>(
-        &self,
-        errors: impl Iterator<Item = Option<&'a RedisError>>,
-    ) -> Result<(), LeaseError> {
-        let away: Vec<String> = errors.flatten().map(told).collect();
-        let nodes = self.members.len();
-        if nodes - away.len() >= majority(nodes) { Ok(()) } else { Err(self.no_quorum(away)) }
-    }
-
-    fn taken(&self, remaining: Option<Duration>) -> Acquired {
-        Acquired::Taken { remaining: remaining.unwrap_or(self.ttl) }
-    }
-
-    /// Starts a task of a group, and forgets those that have ended. A task lives for three node
-    /// timeouts at most.
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut voters = self.voters.lock().unwrap_or_else(PoisonError::into_inner);
-        while voters.try_join_next().is_some() {}
-        voters.spawn(task);
-    }
-
-    async fn renew(&self, keys: &[Key<'_>]) -> Result<Vec<Renewal>, LeaseError> {
-        let answers = join_all(self.members.iter().map(|member| member.renew(keys))).await;
-        self.need_majority(answers.iter().map(|answer| answer.as_ref().err()))?;
-        let renewal = |at: usize| {
-            let hold = |answer: &Result<(bool, Vec<Hold>), RedisError>| match answer {
-                Ok((true, holds)) => holds.get(at).copied().unwrap_or(Hold::Unknown),
-                Ok((false, _)) | Err(_) => Hold::Unknown,
-            };
-            match confirm(&answers.iter().map(hold).collect::<Vec<_>>()) {
-                Hold::Ours => Renewal::Renewed,
-                Hold::Foreign => Renewal::Foreign,
-                Hold::Unknown => Renewal::Unconfirmed,
-            }
-        };
-        Ok((0..keys.len()).map(renewal).collect())
-    }
-
-    /// Tells once when a node goes away or comes back; the others go on without it.
-    fn tell_news(&self) {
-        for member in &self.members {
-            match member.news() {
-                Some(Ok(())) => tracing::info!("lock node {} is back", member.address()),
-                Some(Err(error)) => {
-                    tracing::warn!("a lock node is away: {}", told(&error));
-                }
-                None => {}
-            }
-        }
-    }
-}
-
-/// A node's error, with the names that the settings of nodes have.
-fn told(error: &RedisError) -> String {
-    match error {
-        RedisError::Unavailable { address, message } => format!("{address}: {message}"),
-        RedisError::Misconfigured { address, message } => {
-            format!("{address} {}", message.replace("`redis.", "`lease."))
-        }
-        RedisError::Timeout { address, .. } => {
-            format!("{address}: no answer within lease.node_timeout")
-        }
-        RedisError::Refused { .. } => error.to_string(),
-    }
-}
-
-/// A group that is put to the nodes.
-struct Group {
-    names: Vec<Arc<str>>,
-    tokens: Vec<LockToken>,
-}
-
-impl Group {
-    fn keys(&self) -> Vec<Key<'_>> {
-        self.names.iter().map(|name| &**name).zip(self.tokens.iter().copied()).collect()
-    }
-
-    /// Those that did not win.
-    fn lost(&self, lost: &[bool]) -> Vec<Key<'_>> {
-        self.keys().into_iter().zip(lost).filter(|(_, lost)| **lost).map(|(key, _)| key).collect()
-    }
-}
-
-/// How far the count of a group has come.
-#[derive(Clone)]
-enum Count {
-    Open,
-    /// A lock has been answered: nothing more is sent.
-    Closed,
-    /// All have been; which did not win.
-    Over(Arc<[bool]>),
-}
-
-type Heard = (usize, Result<Answers, RedisError>);
-
-/// Puts a group to one node; deletes there what did not win.
-async fn ask(
-    member: Arc<Member>,
-    at: usize,
-    group: Arc<Group>,
-    answers: mpsc::Sender<Heard>,
-    mut count: watch::Receiver<Count>,
-) {
-    let keys = group.keys();
-    let mut closing = count.clone();
-    let closed = async {
-        // The sender goes away only with the count.
-        let _ = closing.wait_for(|count| !matches!(count, Count::Open)).await;
-    };
-    let (answer, sent) = match member.acquire(&keys, closed).await {
-        Ok(answer) => (Ok(answer), true),
-        Err(Failed { error, sent }) => (Err(error), sent),
-    };
-    // Nobody listens once the count is over.
-    let _ = answers.send((at, answer)).await;
-    if !sent {
-        return;
-    }
-    let lost = match count.wait_for(|count| matches!(count, Count::Over(_))).await {
-        Ok(count) => match &*count {
-            Count::Over(lost) => group.lost(lost),
-            Count::Open | Count::Closed => Vec::new(),
-        },
-        // The count was given up with the store.
-        Err(_) => Vec::new(),
-    };
-    if !lost.is_empty() {
-        // Where this fails, the time to live ends the lock.
-        let _ = member.release(&lost).await;
-    }
-}
-
-async fn acquire(nodes: Arc<Nodes>, pending: Vec<Pending<Arc<str>, Result<Attempt, LeaseError>>>) {
-    let (names, replies): (Vec<_>, Vec<_>) = pending.into_iter().map(Pending::split).unzip();
-    let tokens = names.iter().map(|_| LockToken::random()).collect();
-    let group = Arc::new(Group { names, tokens });
-    let started = nodes.clock.now();
-    let (answer, mut answers) = mpsc::channel(nodes.members.len());
-    let (counted, count) = watch::channel(Count::Open);
-    for (at, member) in nodes.members.iter().enumerate() {
-        let (group, answer, count) = (Arc::clone(&group), answer.clone(), count.clone());
-        nodes.spawn(ask(Arc::clone(member), at, group, answer, count));
-    }
-    drop(answer);
-    let mut polls = Polls::new(&nodes, group, started, replies);
-    while polls.open > 0
-        && let Some((at, answer)) = answers.recv().await
-    {
-        polls.hear(at, answer);
-        polls.answer_winners(&counted);
-    }
-    counted.send_replace(Count::Over(polls.lost()));
-    polls.answer_others();
-    nodes.tell_news();
-}
-
-/// The count of a group.
-struct Polls<'a> {
-    nodes: &'a Nodes,
-    group: Arc<Group>,
-    started: BootInstant,
-    replies: Vec<Option<Reply<Result<Attempt, LeaseError>>>>,
-    /// For each lock a ballot of each node.
-    ballots: Vec<Vec<Ballot>>,
-    decisions: Vec<Decision>,
-    /// How many are not decided.
-    open: usize,
-    /// Which nodes have no vote, and why.
-    away: Vec<String>,
-}
-
-impl<'a> Polls<'a> {
-    fn new(
-        nodes: &'a Nodes,
-        group: Arc<Group>,
-        started: BootInstant,
-        replies: Vec<Reply<Result<Attempt, LeaseError>>>,
-    ) -> Self {
-        let open = replies.len();
-        Self {
-            nodes,
-            group,
-            started,
-            ballots: vec![vec![Ballot::Pending; nodes.members.len()]; open],
-            decisions: vec![Decision::Open; open],
-            replies: replies.into_iter().map(Some).collect(),
-            open,
-            away: Vec::new(),
-        }
-    }
-
-    fn hear(&mut self, at: usize, answer: Result<Answers, RedisError>) {
-        let votes = match answer {
-            Ok(Answers { votes, counts: true }) => votes,
-            Ok(Answers { counts: false, .. }) => {
-                self.away.push(told(&self.nodes.members[at].too_young()));
-                Vec::new()
-            }
-            Err(error) => {
-                self.away.push(told(&error));
-                Vec::new()
-            }
-        };
-        let mut votes = votes.into_iter();
-        for (ballots, decision) in self.ballots.iter_mut().zip(&mut self.decisions) {
-            ballots[at] = votes.next().map_or(Ballot::Absent, Ballot::Cast);
-            *decision = decide(ballots);
-        }
-        self.open = self.decisions.iter().filter(|one| **one == Decision::Open).count();
-    }
-
-    /// Answers what is won at once; what is lost waits until its deletion has been arranged.
-    fn answer_winners(&mut self, counted: &watch::Sender<Count>) {
-        let now = self.nodes.clock.now();
-        let elapsed = now.saturating_since(self.started);
-        let valid_until = now + validity(self.nodes.ttl, elapsed);
-        for (at, decision) in self.decisions.iter().enumerate() {
-            if *decision != Decision::Won {
-                continue;
-            }
-            let Some(reply) = self.replies[at].take() else { continue };
-            counted.send_if_modified(|count| {
-                let open = matches!(count, Count::Open);
-                if open {
-                    *count = Count::Closed;
-                }
-                open
-            });
-            let (name, token) = (self.group.names[at].as_ref().to_owned(), self.group.tokens[at]);
-            reply.answer(Ok(Attempt::Granted(Lock { name, token, valid_until })));
-        }
-    }
-
-    fn lost(&self) -> Arc<[bool]> {
-        self.decisions.iter().map(|decision| *decision != Decision::Won).collect()
-    }
-
-    fn answer_others(self) {
-        for (reply, decision) in self.replies.into_iter().zip(self.decisions) {
-            let Some(reply) = reply else { continue };
-            reply.answer(match decision {
-                Decision::Taken(remaining) => Ok(Attempt::Taken(remaining)),
-                Decision::Split(remaining) => Ok(Attempt::Split(remaining)),
-                Decision::NoQuorum | Decision::Open | Decision::Won => {
-                    Err(self.nodes.no_quorum(self.away.clone()))
-                }
-            });
-        }
     }
 }
 
