@@ -8,12 +8,18 @@
 mod bench;
 mod check_config;
 mod completions;
+mod dead;
 mod demo;
 mod dev;
 mod enqueue;
 mod man;
 mod migrate;
 mod run;
+mod status;
+mod stores;
+mod table;
+mod tasks;
+mod text;
 
 use std::future::Future;
 use std::io;
@@ -56,6 +62,9 @@ enum Command {
     CheckConfig(check_config::CheckConfig),
     Migrate(migrate::Migrate),
     Enqueue(enqueue::Enqueue),
+    Status(status::Status),
+    Tasks(tasks::Tasks),
+    Dead(dead::Dead),
     Dev(dev::Dev),
     Demo(demo::Demo),
     Bench(bench::Bench),
@@ -70,6 +79,9 @@ impl Command {
             Self::CheckConfig(_) => check_config::run(global),
             Self::Migrate(migrate) => block_on(migrate.run(global)),
             Self::Enqueue(enqueue) => block_on(enqueue.run(global)),
+            Self::Status(status) => block_on(status.run(global)),
+            Self::Tasks(tasks) => block_on(tasks.run(global)),
+            Self::Dead(dead) => block_on(dead.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),

@@ -9,7 +9,7 @@ mod postgres;
 
 pub use postgres::{
     Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
-    RunningTask, TaskDetails, expected_version, migrate,
+    RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate,
 };
 
 use std::sync::Arc;
@@ -37,6 +37,20 @@ pub enum Status {
     Failed,
     /// Given up without a verdict of its handler: it crashed workers, or nobody knows its kind.
     Dead,
+}
+
+impl Status {
+    /// The word in the table.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Released => "released",
+            Self::Delayed => "delayed",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+        }
+    }
 }
 
 /// A wish to run a task.

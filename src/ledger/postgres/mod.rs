@@ -30,7 +30,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::postgres::PgConnectOptions;
 
-pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use inspect::{
+    Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails, TaskFilter, TaskLine,
+};
 pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
@@ -175,6 +177,16 @@ impl PostgresLedger {
     /// Rows by queue and status. Reads the whole table.
     pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
         inspect::counts(&self.inner).await
+    }
+
+    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
+    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
+        inspect::open_letters(&self.inner).await
+    }
+
+    /// Tasks, newest first. Reads the whole table.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
+        inspect::tasks(&self.inner, filter).await
     }
 
     /// Running tasks, oldest claim first. Reads the whole table.

@@ -20,7 +20,7 @@ use super::event::{self, Event};
 use super::session::{Trouble, within};
 use super::{Inner, claim, millis, resource, statements};
 use crate::coalesce::{Pending, Reply};
-use crate::domain::{Fence, Held, LockKey, Task};
+use crate::domain::{Held, Task};
 use crate::ledger::{LedgerError, Recorded, Status, Verdict};
 
 /// One outcome to record.
@@ -167,17 +167,6 @@ fn target(verdict: &Verdict) -> Status {
     }
 }
 
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Running => "running",
-        Status::Released => "released",
-        Status::Delayed => "delayed",
-        Status::Succeeded => "succeeded",
-        Status::Failed => "failed",
-        Status::Dead => "dead",
-    }
-}
-
 async fn record_slowly(
     inner: &Inner,
     connection: &mut PgConnection,
@@ -226,7 +215,7 @@ impl<'a> Settled<'a> {
             Verdict::Succeeded { .. } | Verdict::Failed { .. } => None,
         };
         Self {
-            status: word(target(&outcome.verdict)),
+            status: target(&outcome.verdict).as_str(),
             delay_ms: waits.map(millis),
             payload: waits.map(|_| &*task.payload),
             traceparent: task.traceparent.as_deref().map(text),

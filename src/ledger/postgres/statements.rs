@@ -282,6 +282,21 @@ pub(super) const REQUEUE: &str = "\
 pub(super) const COUNTS: &str = "\
     SELECT queue, status::text, count(*) FROM queue_worker.processed_tasks GROUP BY 1, 2 ORDER BY 1, 2";
 
+/// Reads the whole table of letters.
+pub(super) const OPEN_LETTERS: &str = "\
+    SELECT queue, count(*) FROM queue_worker.dead_letters WHERE requeued_at IS NULL GROUP BY 1";
+
+/// `$1` status or null, `$2` queue or null, `$3` kind or null, `$4` how many, newest first. Reads
+/// the whole table.
+pub(super) const TASKS: &str = "\
+    SELECT task_id, queue, kind, status::text, attempts, crashes, error, \
+        (EXTRACT(EPOCH FROM created_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM processed_at) * 1000)::bigint \
+    FROM queue_worker.processed_tasks \
+    WHERE ($1::text IS NULL OR status::text = $1) AND ($2::text IS NULL OR queue = $2) \
+        AND ($3::text IS NULL OR kind = $3) \
+    ORDER BY created_at DESC, task_id LIMIT $4";
+
 /// `$1` how many, oldest claim first. Reads the whole table.
 pub(super) const RUNNING: &str = "\
     SELECT task_id, queue, kind, fence, worker, lock_key, attempts, crashes, \
@@ -347,6 +362,8 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("RESOURCE_FENCES", RESOURCE_FENCES),
     ("REQUEUE", REQUEUE),
     ("COUNTS", COUNTS),
+    ("OPEN_LETTERS", OPEN_LETTERS),
+    ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
     ("HISTORY", HISTORY),
