@@ -4,6 +4,7 @@
 //! short transactions, and the effect is at-least-once, with key and fence. *In the transaction*
 //! (sql, native): the effect commits together with the task's success.
 
+mod blame;
 pub mod exec;
 pub mod http;
 pub mod native;

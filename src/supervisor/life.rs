@@ -63,14 +63,9 @@ pub enum StartError {
     /// A store cannot be built.
     #[error(transparent)]
     Store(#[from] BuildError),
-    /// A handler of the configuration cannot be built.
-    #[error("handler.{kind}: {message}")]
-    Handler {
-        /// Which kind.
-        kind: String,
-        /// What is wrong, and the remedy.
-        message: String,
-    },
+    /// A handler cannot be built: which, and the remedy.
+    #[error("{0}")]
+    Handlers(String),
 }
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
@@ -137,8 +132,7 @@ impl Life {
             std::process::id()
         );
         let marker = set_marker(&config, worker, clock);
-        let registry = Arc::new(native);
-        super::handlers::register(&registry, &config)?;
+        let registry = Arc::new(super::handlers::registry(&native, &config)?);
         let beats = Beats::new(clock);
         let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
         let stores = build::stores(&config, worker, clock)?;
@@ -179,7 +173,7 @@ impl Life {
             queues,
             context,
             marker,
-            reloader: Reloader::new(config, config_path, registry, log),
+            reloader: Reloader { config, path: config_path, native, registry, log },
             heartbeat,
         })
     }

@@ -9,22 +9,19 @@ use crate::telemetry::LogHandle;
 
 /// What a reload works on.
 pub(super) struct Reloader {
-    config: Config,
-    path: PathBuf,
-    registry: Arc<Registry>,
-    log: Option<LogHandle>,
+    /// What is in force.
+    pub(super) config: Config,
+    /// Where it came from.
+    pub(super) path: PathBuf,
+    /// The handlers registered in code.
+    pub(super) native: Registry,
+    /// All handlers in force.
+    pub(super) registry: Arc<Registry>,
+    /// Changes the log level.
+    pub(super) log: Option<LogHandle>,
 }
 
 impl Reloader {
-    pub(super) const fn new(
-        config: Config,
-        path: PathBuf,
-        registry: Arc<Registry>,
-        log: Option<LogHandle>,
-    ) -> Self {
-        Self { config, path, registry, log }
-    }
-
     /// Reads and applies; the caller applies what is its own. `None` if the file is not usable: the
     /// old configuration stays in force.
     pub(super) fn reload(&mut self) -> Option<&Config> {
@@ -36,9 +33,12 @@ impl Reloader {
             }
         };
         let plan = reloadable(&self.config, &new);
-        if let Err(error) = super::handlers::register(&self.registry, &new) {
-            tracing::error!("reload refused, the old configuration stays: {error}");
-            return None;
+        match super::handlers::registry(&self.native, &new) {
+            Ok(registry) => self.registry.replace(registry),
+            Err(error) => {
+                tracing::error!("reload refused, the old configuration stays: {error}");
+                return None;
+            }
         }
         if let Some(log) = &self.log
             && let Err(error) = log.set_level(&new.log.level)

@@ -2,16 +2,15 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::config::{Config, Environment};
-use crate::domain::{Failure, Kind, RetryPolicy};
-use crate::handler::registry::{Entry, Registry};
-use crate::handler::{ExternalHandler, Handler, Run};
+use crate::domain::{Failure, RetryPolicy};
+use crate::handler::registry::{EntryOptions, Registry};
+use crate::handler::{ExternalHandler, Run};
 use crate::supervisor::{self, Startup};
 use crate::telemetry;
 
@@ -43,15 +42,12 @@ impl ExternalHandler for Hold {
 pub(super) fn run(config_path: &Path) -> anyhow::Result<ExitCode> {
     let config = Config::load(config_path, &Environment::of_process())?;
     let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
-    let native = Registry::default();
     let policy = RetryPolicy { max_attempts: 1, base: LIMIT, max: LIMIT };
-    let handlers: [(&str, Arc<dyn ExternalHandler>); 2] =
-        [("noop", Arc::new(Noop)), ("hold", Arc::new(Hold))];
-    for (kind, handler) in handlers {
-        let handler = Handler::External(handler);
-        let entry = Entry { handler, timeout: LIMIT, policy, kill_after: Duration::from_secs(1) };
-        native.insert(&Kind::new(kind)?, entry);
-    }
+    let options = EntryOptions { timeout: LIMIT, policy, kill_after: Duration::from_secs(1) };
+    let native = Registry::builder()
+        .external("noop", options, Noop)
+        .external("hold", options, Hold)
+        .build()?;
     let config_path = config_path.to_owned();
     supervisor::run(Startup { config, config_path, native, log: Some(log) })?;
     Ok(ExitCode::SUCCESS)

@@ -68,7 +68,7 @@ impl Leader {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let status = child.wait().await?;
         self.child = None;
-        reaper::table().end(self.run);
+        reaper::table().reaped(self.run);
         Ok(status)
     }
 
@@ -83,9 +83,15 @@ impl Leader {
         test_kill_process_group(self.pid).is_ok()
     }
 
-    /// After the leader's end: nothing in its group, and no orphan of it was found.
-    pub(super) fn is_alone(&self) -> bool {
-        !self.has_group() && !reaper::table().look()
+    /// Declares the run over, if its leader has been waited for, and says whether nothing of it was
+    /// found: neither a member of the group nor an orphan.
+    pub(super) fn end(&mut self) -> bool {
+        if self.child.is_some() {
+            return false;
+        }
+        let table = reaper::table();
+        table.end(self.run);
+        !self.has_group() && !table.look()
     }
 
     /// Kills the group and every descendant, in passes until none is left.

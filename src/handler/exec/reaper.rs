@@ -134,13 +134,18 @@ impl Reaper {
         }
     }
 
-    /// The run is over: whatever is left of it may be killed. Its leader, if there was one, has
-    /// been waited for.
-    pub(super) fn end(&self, run: Uuid) {
+    /// The run's leader has been waited for; its id may be another process's soon.
+    pub(super) fn reaped(&self, run: Uuid) {
         let mut state = self.state();
-        if let Some(LiveRun { leader: Some(leader), .. }) = state.runs.remove(&run) {
+        if let Some(leader) = state.runs.get_mut(&run).and_then(|live| live.leader.take()) {
             state.leaders.remove(&leader);
         }
+    }
+
+    /// The run is over, and its leader has been waited for, if there was one: whatever is left of
+    /// it may be killed.
+    pub(super) fn end(&self, run: Uuid) {
+        self.state().runs.remove(&run);
     }
 
     /// The run is over, and its leader was killed but has not been waited for.

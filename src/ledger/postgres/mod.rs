@@ -23,7 +23,6 @@ mod schema;
 mod session;
 mod statements;
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -137,7 +136,7 @@ pub struct PostgresLedger {
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
     promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
-    performances: std::sync::Mutex<HashMap<String, Arc<Performances>>>,
+    performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
 }
 
 /// Those who wait for the same effect.
@@ -170,7 +169,7 @@ impl PostgresLedger {
             records: OnceLock::new(),
             delays: OnceLock::new(),
             promotions: OnceLock::new(),
-            performances: std::sync::Mutex::new(HashMap::new()),
+            performances: std::sync::Mutex::default(),
         }
     }
 
@@ -236,16 +235,20 @@ impl PostgresLedger {
     }
 
     /// The committers of an effect, started when it is first asked for; as many as there are kinds.
+    /// An effect that only this list still knows was replaced by a reload, and goes.
     fn performances(&self, effect: &Arc<dyn Effect>) -> Arc<Performances> {
         let mut all = self.performances.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(performances) = all.get(effect.name()) {
-            return Arc::clone(performances);
+        if let Some((_, known)) = all.iter().find(|(known, _)| Arc::ptr_eq(known, effect)) {
+            return Arc::clone(known);
         }
+        all.retain(|(known, waiting)| {
+            Arc::strong_count(known) > 1 || Arc::strong_count(waiting) > 1
+        });
         let inner = Arc::clone(&self.inner);
         let serve = move |group| perform::serve(Arc::clone(&inner), group);
         let limit = effect.batch().clamp(1, self.group);
         let started = Arc::new(Coalescer::start(self.committers, limit, serve));
-        all.insert(effect.name().to_owned(), Arc::clone(&started));
+        all.push((Arc::clone(effect), Arc::clone(&started)));
         started
     }
 

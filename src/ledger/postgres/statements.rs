@@ -241,7 +241,7 @@ pub(super) const RENEW_TASKS: &str = "\
         WHERE t.fence = k.fence AND t.status = 'running' FOR NO KEY UPDATE OF t SKIP LOCKED) \
     UPDATE queue_worker.processed_tasks t \
     SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
-    FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id";
+    FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id, t.fence";
 
 /// `$1` keys, `$2` fences, `$3` the lease in milliseconds.
 pub(super) const RENEW_RESOURCES: &str = "\
@@ -251,7 +251,7 @@ pub(super) const RENEW_RESOURCES: &str = "\
         WHERE r.fence = k.fence AND r.holder IS NOT NULL FOR NO KEY UPDATE OF r SKIP LOCKED) \
     UPDATE queue_worker.resources r \
     SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
-    FROM ours WHERE r.key = ours.key RETURNING r.key";
+    FROM ours WHERE r.key = ours.key RETURNING r.key, r.fence";
 
 /// `$1` keys.
 pub(super) const RESOURCE_FENCES: &str = "\
