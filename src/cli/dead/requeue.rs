@@ -23,6 +23,7 @@ const PAGE: usize = 1_000;
 /// Passed over are letters that were requeued before and those whose task has moved on. Exits with
 /// 1 if a letter named by its id was passed over.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = USAGE)]
 pub(super) struct Requeue {
     /// The letters' ids, as `dead list` shows them
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
@@ -40,6 +41,10 @@ pub(super) struct Requeue {
     #[arg(long)]
     json: bool,
 }
+
+const USAGE: &str = "\
+queue-worker dead requeue [OPTIONS] <ID>...
+       queue-worker dead requeue [OPTIONS] --all";
 
 /// What became of the letters.
 #[derive(Debug, Default)]
