@@ -77,7 +77,8 @@ pub(super) fn write_block(
     bytes: &[u8],
     whole: &str,
 ) -> io::Result<()> {
-    writeln!(out, "{title} ({} bytes):", bytes.len())?;
+    let unit = if bytes.len() == 1 { "byte" } else { "bytes" };
+    writeln!(out, "{title} ({} {unit}):", bytes.len())?;
     let shown = &bytes[..bytes.len().min(SHOWN)];
     match text_of(shown, shown.len() < bytes.len()) {
         Some(text) => {
@@ -181,6 +182,7 @@ mod tests {
     #[test]
     fn blocks_show_text_or_digits_and_nothing_active() {
         assert_eq!(block(b"a\nb\x1b[1m\n"), "it (8 bytes):\n    a\n    b\\u{1b}[1m\n");
+        assert_eq!(block(b"x"), "it (1 byte):\n    x\n");
         assert_eq!(block(&[0, 255]), "it (2 bytes):\n    00ff\n");
     }
 
