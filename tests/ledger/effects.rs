@@ -215,3 +215,19 @@ async fn a_resource_is_taken_and_freed_with_the_effect() {
     let fences: Vec<_> = notes(&server).await.into_iter().filter_map(|(_, fence)| fence).collect();
     assert_eq!(fences, [1, 2, 3]);
 }
+
+#[tokio::test]
+async fn a_task_in_anothers_hands_is_left_to_them() {
+    let (server, ledger, note) = prepared().await;
+    let task = task("a");
+    granted(ledger.claim(&task).await);
+    let mut other = server.connect().await;
+    sqlx::raw_sql("BEGIN; SELECT FROM queue_worker.processed_tasks FOR UPDATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let performed = ledger.perform(&task, None, &note, Duration::from_millis(200)).await.unwrap();
+    let running = matches!(performed, Performed::NotClaimed(Claimed::Running { .. }));
+    assert!(running, "{performed:?}");
+    assert!(notes(&server).await.is_empty());
+}

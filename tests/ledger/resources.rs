@@ -83,6 +83,26 @@ async fn a_takeover_raises_both_fences() {
 }
 
 #[tokio::test]
+async fn a_success_under_a_lost_resource_is_stale() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let (first, second) = (task_with("1", b"", Some("repo")), task_with("2", b"", Some("repo")));
+    let grant = granted(ledger.claim(&first).await);
+    sqlx::query("UPDATE queue_worker.resources SET lease_until = now()")
+        .execute(&mut server.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(granted(ledger.claim(&second).await).held.effect_fence(), Fence(2));
+    assert_eq!(ledger.renew(std::slice::from_ref(&grant.held)).await.unwrap(), [Beat::Lost]);
+    let verdict = Verdict::Succeeded { result: None };
+    assert_eq!(ledger.record(&first, &grant.held, verdict).await.unwrap(), Recorded::Stale);
+    // Giving it back is about the task alone.
+    let recorded = ledger.record(&first, &grant.held, Verdict::Released).await.unwrap();
+    assert_eq!(recorded, Recorded::Committed);
+    assert!(matches!(ledger.claim(&first).await.unwrap(), Claimed::Contended { .. }));
+}
+
+#[tokio::test]
 async fn every_verdict_frees_the_resource() {
     let server = Server::migrated().await;
     let ledger = server.ledger();

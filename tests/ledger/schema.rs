@@ -2,7 +2,7 @@
 
 use queue_worker::domain::WorkerId;
 use queue_worker::ledger::{
-    LedgerError, PostgresLedger, PostgresOptions, expected_version, migrate,
+    Ledger, LedgerError, PostgresLedger, PostgresOptions, expected_version, migrate,
 };
 use sqlx::{Executor, SqlSafeStr};
 

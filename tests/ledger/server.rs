@@ -34,12 +34,7 @@ impl Server {
         if let Some((uid, gid)) = unprivileged() {
             std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
         }
-        let made = program("initdb", path)
-            .args(["--no-sync", "--no-locale", "-E", "UTF8", "-A", "trust", "-U", "postgres", "-D"])
-            .arg(path.join("data"))
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        make_cluster(path);
         let mut server = Self { directory, process: None };
         server.start().await;
         server
@@ -56,7 +51,7 @@ impl Server {
     pub(crate) async fn start(&mut self) {
         let path = self.directory.path();
         let child = program("postgres", path)
-            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-k"])
+            .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-k"])
             .arg(path)
             .arg("-D")
             .arg(path.join("data"))
@@ -72,7 +67,7 @@ impl Server {
     pub(crate) fn stop(&mut self) {
         let Some(mut child) = self.process.take() else { return };
         let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::QUIT).unwrap();
         child.wait().unwrap();
     }
 
@@ -108,6 +103,45 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Copies a new cluster to `data` in the directory; the first test makes the original, since
+/// `initdb` takes several times as long as a copy.
+fn make_cluster(directory: &Path) {
+    let initdb = program("initdb", directory).get_program().to_string_lossy().replace('/', "_");
+    let original = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cluster{initdb}"));
+    let data = directory.join("data");
+    if original.exists() {
+        return copy(&original, &data);
+    }
+    let made = program("initdb", directory)
+        .args([
+            "--no-sync",
+            "--wal-segsize=1",
+            "--no-locale",
+            "-E",
+            "UTF8",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-D",
+        ])
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let half_done = original.with_extension(std::process::id().to_string());
+    copy(&data, &half_done);
+    if std::fs::rename(&half_done, &original).is_err() {
+        // Another test was faster.
+        std::fs::remove_dir_all(&half_done).unwrap();
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success(), "copying {} failed", from.display());
 }
 
 fn program(name: &str, directory: &Path) -> Command {

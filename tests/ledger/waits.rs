@@ -81,6 +81,25 @@ async fn two_sweeps_never_share_a_row() {
 }
 
 #[tokio::test]
+async fn a_sweep_and_a_group_have_a_limit_in_bytes() {
+    let server = Server::migrated().await;
+    let ledger = Arc::new(server.ledger());
+    let big = vec![7; 6 << 20];
+    let mut delays = tokio::task::JoinSet::new();
+    for n in 0..4 {
+        let (ledger, task) = (Arc::clone(&ledger), task_with(&format!("{n}"), &big, None));
+        delays.spawn(async move {
+            ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap()
+        });
+    }
+    while let Some(delay) = delays.join_next().await {
+        assert_eq!(delay.unwrap(), Delayed::Committed);
+    }
+    assert_eq!(ledger.due(10).await.unwrap().len(), 3);
+    assert_eq!(ledger.due(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_released_task_is_looked_after() {
     let server = Server::migrated().await;
     let ledger = PostgresLedger::new(PostgresOptions {

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use uuid::Uuid;
 
+use super::descent::members;
 use super::procfs::{Process, RUN_VARIABLE};
 use super::reaper;
 
@@ -115,7 +116,7 @@ impl Leader {
 
     async fn remember(&mut self) {
         let (run, pid) = (self.run, self.pid);
-        let look = move || reaper::members(run, pid, &[]);
+        let look = move || members(run, pid, &[]);
         self.known = tokio::task::spawn_blocking(look).await.unwrap_or_default();
     }
 }

@@ -139,25 +139,26 @@ pub(super) async fn refuse_keyed(
         .collect())
 }
 
-/// Frees the resources that are still held under their fences.
+/// Frees the resources that are still held under their fences, and answers which. One that is
+/// missing was taken over by another task: whatever was done to it may not count as a success.
 pub(super) async fn free(
     connection: &mut PgConnection,
     held: impl Iterator<Item = &Held>,
-) -> Result<(), sqlx::Error> {
+) -> Result<HashSet<String>, sqlx::Error> {
     let mut resources: Vec<(&LockKey, Fence, &str)> = held
         .filter_map(|held| {
             held.resource.as_ref().map(|(key, fence)| (key, *fence, held.task_id.as_str()))
         })
         .collect();
     if resources.is_empty() {
-        return Ok(());
+        return Ok(HashSet::new());
     }
     resources.sort_unstable();
-    sqlx::query(statements::FREE_RESOURCES)
+    let freed: Vec<String> = sqlx::query_scalar(statements::FREE_RESOURCES)
         .bind(resources.iter().map(|(key, ..)| key.as_str()).collect::<Vec<_>>())
         .bind(resources.iter().map(|(_, fence, _)| fence.0).collect::<Vec<_>>())
         .bind(resources.iter().map(|(.., holder)| *holder).collect::<Vec<_>>())
-        .execute(connection)
+        .fetch_all(connection)
         .await?;
-    Ok(())
+    Ok(freed.into_iter().collect())
 }

@@ -82,7 +82,7 @@ pub(super) const RESOURCE_LEASES: &str = "\
 pub(super) const FREE_RESOURCES: &str = "\
     UPDATE queue_worker.resources r SET holder = NULL, lease_until = NULL \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (key, fence, holder) \
-    WHERE r.key = k.key AND r.fence = k.fence AND r.holder = k.holder";
+    WHERE r.key = k.key AND r.fence = k.fence AND r.holder = k.holder RETURNING r.key";
 
 /// `$1` ids, `$2` fences, `$3` results. Says only how many; see [`OUTCOMES`].
 pub(super) const SUCCEED: &str = "\
@@ -153,10 +153,12 @@ pub(super) const BURY: &str = "\
         task_id, kind) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (queue, entry) DO NOTHING";
 
-/// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message.
+/// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message, `$8` limit of attempts, `$9` time limit in
+/// milliseconds, `$10` traceparent: for a requeue.
 pub(super) const CONDEMN: &str = concat!(
     "UPDATE queue_worker.processed_tasks t SET status = 'dead', lease_until = NULL, payload = NULL, \
          processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
+         max_attempts = $8, timeout_ms = $9, traceparent = $10, \
          crashes = t.crashes + ",
     crash!(),
     " WHERE t.task_id = $5 AND t.hash = $6 AND t.status = 'running' \
@@ -200,26 +202,32 @@ pub(super) const GIVE_UP: &str = "\
         processed_at = clock_timestamp(), error = $2, error_status = 'unknown_kind' \
     WHERE t.task_id = ANY($1::text[]) AND t.status = 'delayed'";
 
-/// `$1` how many, `$2` for how long they are reserved, in milliseconds. The reservation is the
-/// lease, and `run_at` stays: a row that is due can be claimed as soon as its entry is in the stream.
+/// `$1` how many, `$2` for how long they are reserved, in milliseconds, `$3` how many bytes of
+/// payload: the row that passes the limit is the last. The reservation is the lease, and `run_at`
+/// stays: a row that is due can be claimed as soon as its entry is in the stream.
 pub(super) const DUE_TASKS: &str = "\
+    WITH due AS MATERIALIZED ( \
+        SELECT task_id, run_at, COALESCE(octet_length(payload), 0) AS size \
+        FROM queue_worker.processed_tasks \
+        WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
+            AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
+        ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED), \
+    taken AS MATERIALIZED ( \
+        SELECT task_id, sum(size) OVER (ORDER BY run_at, task_id) - size AS before FROM due) \
     UPDATE queue_worker.processed_tasks t \
     SET lease_until = clock_timestamp() + $2 * interval '1 millisecond' \
-    FROM (SELECT task_id FROM queue_worker.processed_tasks \
-          WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
-              AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
-          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
-    WHERE t.task_id = d.task_id \
+    FROM taken WHERE t.task_id = taken.task_id AND taken.before < $3 \
     RETURNING t.task_id, t.fence, t.queue, t.kind, t.payload, t.lock_key, t.max_attempts, \
         t.timeout_ms, t.traceparent, CASE WHEN t.status = 'released' THEN t.entry END";
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds.
 pub(super) const DUE_LETTERS: &str = "\
+    WITH due AS MATERIALIZED ( \
+        SELECT id FROM queue_worker.dead_letters WHERE run_at <= statement_timestamp() \
+        ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) \
     UPDATE queue_worker.dead_letters l \
     SET run_at = clock_timestamp() + $2 * interval '1 millisecond' \
-    FROM (SELECT id FROM queue_worker.dead_letters WHERE run_at <= statement_timestamp() \
-          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
-    WHERE l.id = d.id RETURNING l.id, l.queue, l.fields";
+    FROM due WHERE l.id = due.id RETURNING l.id, l.queue, l.fields";
 
 /// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds.
 pub(super) const PROMOTED_TASKS: &str = "\
