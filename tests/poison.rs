@@ -36,7 +36,8 @@ async fn restart_until(scene: &Scene, mut done: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn scenario_14_a_poison_task_is_dead_after_its_fourth_crash_and_its_neighbours_are_unharmed() {
+async fn scenario_14_a_poison_task_is_dead_after_its_fourth_crash_and_its_neighbours_are_unharmed()
+{
     let scene = Scene::start().await;
     scene.write_config(LEASE);
     for n in 0..6 {
@@ -102,10 +103,8 @@ async fn a_suspect_runs_while_nothing_else_does() {
     scene.task("suspect", "sleep", "1").await;
     let mut worker = scene.worker("a").await;
     for crash in 1..=2 {
-        wait_for("the suspect to run", async || {
-            scene.journal_count("suspect", "start") == crash
-        })
-        .await;
+        wait_for("the suspect to run", async || scene.journal_count("suspect", "start") == crash)
+            .await;
         worker.kill().await;
         worker = scene.worker("a").await;
     }
