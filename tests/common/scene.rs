@@ -214,7 +214,14 @@ format = "text"
 
     pub async fn redis_connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.redis.url()).expect("a redis url");
-        client.get_multiplexed_async_connection().await.expect("connect to redis")
+        // However busy the machine is.
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        client
+            .get_multiplexed_async_connection_with_config(&patient)
+            .await
+            .expect("connect to redis")
     }
 
     /// XADD of raw fields, as any producer does it.

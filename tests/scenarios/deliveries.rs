@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::common::{STREAM, Scene, wait_for};
+use crate::common::{STREAM, Scene, TcpProxy, wait_for};
 
 /// Restarts of the whole test of scenario 04.
 const CYCLES: usize = 50;
@@ -63,11 +63,15 @@ async fn scenario_04_restarts_under_load_lose_nothing() {
     last.terminate().await;
 }
 
-/// A SIGKILL after the commit, before the acknowledgement: Redis is frozen in between.
+/// A SIGKILL after the commit, before the acknowledgement: the network swallows what is sent in
+/// between.
 #[tokio::test]
 async fn scenario_11_done_before_the_acknowledgement_is_done() {
     let scene = Scene::start().await;
-    scene.write_config(
+    let proxy = TcpProxy::start(scene.redis.port()).await;
+    scene.write_config_for(
+        &format!("redis://127.0.0.1:{}/", proxy.port()),
+        &scene.database,
         "\n[handler.slow]\ntype = \"sql\"\nstatement = \"INSERT INTO effects (task_id, fence) \
          SELECT $2, $3 FROM pg_sleep(1.5)\"\n",
     );
@@ -77,11 +81,11 @@ async fn scenario_11_done_before_the_acknowledgement_is_done() {
     scene.until_journal("program", "start").await;
     let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     wait_for("the statement to run", async || scene.count(asleep).await > 0).await;
-    scene.redis.pause();
+    proxy.silence();
     scene.until_status("program", "succeeded").await;
     scene.until_status("statement", "succeeded").await;
     first.kill().await;
-    scene.redis.resume();
+    proxy.forward();
     assert_eq!(scene.pending().await, 2, "neither is acknowledged");
     let mut second = scene.worker("b").await;
     scene.until_empty().await;

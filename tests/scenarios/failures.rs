@@ -56,7 +56,7 @@ async fn standard_output_is_kept_as_the_result() {
     let mut worker = scene.worker("a").await;
     scene.task_with("t", "bytes", b"\xff\xfe\0", &[]).await;
     let row = scene.until_status("t", "succeeded").await;
-    assert_eq!(row.result.as_deref(), Some(&b"\xff\xfe\0\0\xff and much "[..]), "16 bytes");
+    assert_eq!(row.result.as_deref(), Some(&b"\xff\xfe\0\0\xff and much m"[..]), "16 bytes");
     scene.task("s", "sleep", "0").await;
     assert_eq!(scene.until_status("s", "succeeded").await.result, Some(b"fence 1\n".to_vec()));
     worker.terminate().await;
