@@ -50,6 +50,7 @@ async fn scenario_04_restarts_under_load_lose_nothing() {
         cycles += 1;
     }
     let added = producer.join_next().await.expect("one producer").expect("it ended well");
+    println!("{cycles} restarts, {added} tasks");
     assert!(cycles >= 10, "only {cycles} restarts");
     let mut last = scene.worker("last").await;
     wait_for("all effects", async || scene.count("SELECT count(*) FROM effects").await >= added)
