@@ -107,3 +107,22 @@ async fn scenario_16_an_unknown_kind_is_given_up_after_its_time() {
     scene.until_empty().await;
     worker.terminate().await;
 }
+
+/// Two workers look for due tasks at the same time.
+#[tokio::test]
+async fn a_crowd_that_is_due_at_once_runs_once_each() {
+    let scene = Scene::start().await;
+    let mut first = scene.worker("a").await;
+    let mut second = scene.worker("b").await;
+    let due = in_ms(Duration::from_secs(3));
+    for n in 0..500 {
+        scene.task_with(&format!("t-{n}"), "effect", b"", &[("not_before_ms", &due)]).await;
+    }
+    wait_for("all effects", async || scene.count("SELECT count(*) FROM effects").await >= 500)
+        .await;
+    scene.until_empty().await;
+    let distinct = scene.count("SELECT count(DISTINCT task_id) FROM effects").await;
+    assert_eq!((scene.count("SELECT count(*) FROM effects").await, distinct), (500, 500));
+    first.terminate().await;
+    second.terminate().await;
+}

@@ -98,3 +98,22 @@ async fn a_hot_key_burns_nothing_and_blocks_nobody() {
     first.terminate().await;
     second.terminate().await;
 }
+
+#[tokio::test]
+async fn a_holder_that_is_given_back_frees_its_resource_at_once() {
+    let scene = Scene::start().await;
+    let mut first = scene.worker_with("a", &[("QUEUE_WORKER_DRAIN__TIMEOUT", "200ms")]).await;
+    scene.task_with("t", "gate", b"", &[("lock_key", "repo")]).await;
+    scene.until_journal("t", "start").await;
+    first.terminate().await;
+    assert_eq!(scene.locks().await, Vec::<String>::new());
+    let held = "SELECT count(*) FROM queue_worker.resources WHERE holder IS NOT NULL";
+    assert_eq!(scene.count(held).await, 0);
+    scene.open_gate();
+    let mut second = scene.worker("b").await;
+    let row = scene.until_status("t", "succeeded").await;
+    assert_eq!((row.attempts, row.crashes), (0, 0));
+    let fences: Vec<i64> = scene.journal().into_iter().map(|(_, _, fence)| fence).collect();
+    assert_eq!(fences, [1, 2, 2]);
+    second.terminate().await;
+}

@@ -30,4 +30,5 @@ mod failures;
 mod locks;
 mod outages;
 mod signals;
+mod storms;
 mod takeovers;

@@ -22,6 +22,15 @@ async fn kill_clients(scene: &Scene) {
         .expect("CLIENT KILL");
 }
 
+/// How many commands Redis has processed.
+async fn commands(scene: &Scene) -> i64 {
+    let mut connection = scene.redis_connection().await;
+    let info: String =
+        redis::cmd("INFO").arg("stats").query_async(&mut connection).await.expect("INFO");
+    let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+    line.expect("a known field").trim().parse().expect("a number")
+}
+
 /// Enqueues a task and waits until it has succeeded.
 async fn runs_within(scene: &Scene, id: &str, limit: Duration) {
     let start = Instant::now();
@@ -73,11 +82,14 @@ async fn postgres_away_for_a_while_burns_nothing() {
     scene.until_journal("running", "start").await;
     let lines_before = worker.log().lines().count();
     scene.postgres.kill();
+    let commands_before = commands(&scene).await;
     scene.task("meanwhile", "effect", "").await;
     // The outage itself: longer than the lease.
     tokio::time::sleep(Duration::from_secs(8)).await;
     let lines = worker.log().lines().count() - lines_before;
     assert!(lines <= 20, "{lines} lines during the outage:\n{}", worker.log());
+    let asked = commands(&scene).await - commands_before;
+    assert!(asked < 400, "{asked} commands to redis meanwhile");
     scene.postgres.restart().await.expect("restart postgres");
     runs_within(&scene, "after", BACK_WITHIN + Duration::from_secs(2)).await;
     for id in ["meanwhile", "running"] {
@@ -155,5 +167,50 @@ async fn killed_connections_lose_nothing() {
                  WHERE attempts > 0 OR crashes > 0 OR status <> 'succeeded'";
     assert_eq!(scene.count(burnt).await, 0);
     first.terminate().await;
+    second.terminate().await;
+}
+
+/// Longer silent than a lease, and never restarted: the run is cancelled, and repeated.
+#[tokio::test]
+async fn postgres_silent_beyond_the_lease_burns_nothing() {
+    let scene = Scene::start().await;
+    let mut worker = scene.worker("a").await;
+    scene.task("t", "gate", "").await;
+    scene.until_journal("t", "start").await;
+    scene.postgres.pause();
+    worker.until_logged("lease ran out unconfirmed").await;
+    scene.postgres.resume();
+    wait_for("the second run", async || scene.journal_count("t", "start") == 2).await;
+    scene.open_gate();
+    let row = scene.until_status("t", "succeeded").await;
+    assert_eq!((row.attempts, row.crashes), (0, 0), "an outage is no crash");
+    scene.until_empty().await;
+    worker.terminate().await;
+}
+
+/// All of Redis is lost while a task runs: it ends, and one that is given back is added again.
+#[tokio::test]
+async fn what_redis_forgets_goes_on_in_the_ledger() {
+    let scene = Scene::start().await;
+    let mut first = scene.worker_with("a", &[("QUEUE_WORKER_DRAIN__TIMEOUT", "2s")]).await;
+    scene.task("ends", "sleep", "1").await;
+    scene.task("cut", "gate", "").await;
+    scene.task("fails", "exit", "1").await;
+    for id in ["ends", "cut", "fails"] {
+        scene.until_journal(id, "start").await;
+    }
+    let mut connection = scene.redis_connection().await;
+    let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.expect("FLUSHALL");
+    scene.until_status("ends", "succeeded").await;
+    scene.until_status("fails", "failed").await;
+    first.terminate().await;
+    assert_eq!(scene.row("cut").await.expect("claimed").status, "released");
+    assert_eq!(scene.length().await, 1, "added again");
+    scene.open_gate();
+    let mut second = scene.worker("b").await;
+    let row = scene.until_status("cut", "succeeded").await;
+    assert_eq!((row.attempts, row.crashes), (0, 0));
+    assert_eq!(scene.journal_count("ends", "start"), 1);
+    scene.until_empty().await;
     second.terminate().await;
 }
