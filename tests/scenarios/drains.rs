@@ -272,6 +272,8 @@ async fn tasks_that_were_fetched_and_not_started_are_handed_over() {
     let bad = "SELECT count(*) FROM queue_worker.processed_tasks \
                WHERE attempts > 0 OR crashes > 0 OR status NOT IN ('released', 'succeeded')";
     assert_eq!(scene.count(bad).await, 0);
+    let given_back = "SELECT count(*) FROM queue_worker.processed_tasks WHERE status = 'released'";
+    assert!(scene.count(given_back).await > 8, "also some that had not started");
     let second = scene.worker("b").await;
     let exited = Instant::now();
     wait_for("b to fill its places", async || {
@@ -280,4 +282,32 @@ async fn tasks_that_were_fetched_and_not_started_are_handed_over() {
     .await;
     assert!(exited.elapsed() < Duration::from_secs(4), "after {:?}", exited.elapsed());
     drop(second);
+}
+
+/// Tasks are fetched ahead as fast as tasks end; the long ones that come then must not wait in one
+/// worker's hands while another has handlers free.
+#[tokio::test]
+async fn long_tasks_behind_short_ones_are_not_hoarded() {
+    let scene = Scene::start().await;
+    let first = scene.worker("a").await;
+    for n in 0..60 {
+        scene.task(&format!("quick-{n}"), "effect", "").await;
+    }
+    for n in 0..30 {
+        scene.task(&format!("long-{n}"), "gate", "").await;
+    }
+    let running = |scene: &Scene| scene.journal().iter().filter(|(_, w, _)| w == "start").count();
+    wait_for("a to fill its places", async || running(&scene) == 8).await;
+    let second = scene.worker("b").await;
+    wait_for("b to fill its places too", async || running(&scene) == 16).await;
+    scene.open_gate();
+    for n in 0..30 {
+        let row = scene.until_status(&format!("long-{n}"), "succeeded").await;
+        assert_eq!((row.attempts, row.crashes), (0, 0));
+    }
+    scene.until_empty().await;
+    assert_eq!(scene.journal().iter().filter(|(_, what, _)| what == "start").count(), 30);
+    for mut worker in [first, second] {
+        worker.terminate().await;
+    }
 }
