@@ -286,7 +286,8 @@ impl Executor {
         }
     }
 
-    /// Runs an external handler until it ends or is interrupted.
+    /// Runs an external handler until it ends or is interrupted. A task for which none becomes free
+    /// within a lease is given back.
     async fn run(
         &self,
         task: &Arc<Task>,
@@ -303,6 +304,10 @@ impl Executor {
             () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
             () = self.context.stop.leaving.cancelled() => return interrupted(Interruption::Drain),
             permit = running.acquire_owned() => permit.ok(),
+            // Fetched ahead behind short tasks, and then long ones took all the handlers.
+            () = tokio::time::sleep(self.context.limits.lease) => {
+                return interrupted(Interruption::NoRoom);
+            }
         };
         if !guard.may_start() {
             return interrupted(Interruption::LeaseLost);

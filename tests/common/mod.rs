@@ -10,7 +10,7 @@ mod scene;
 use std::time::Duration;
 
 pub use proxy::TcpProxy;
-pub use scene::{GROUP, QUEUE, STREAM, Scene, TaskRow, Worker};
+pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow, Worker};
 
 /// How long an event may take before a test gives up; generous, for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
