@@ -81,8 +81,7 @@ async fn both_away_are_both_named() {
 /// From a wrong password to the right one, and through a change of password in mid-run.
 #[tokio::test]
 async fn a_redis_that_refuses_the_password() {
-    let options =
-        RedisOptions { password: Some(PASSWORD.to_owned()), ..RedisOptions::volatile() };
+    let options = RedisOptions { password: Some(PASSWORD.to_owned()), ..RedisOptions::volatile() };
     let scene = Scene::with(options, PostgresOptions::volatile()).await;
     let file = scene.path().join("redis-password");
     let file_name = file.to_str().expect("UTF-8");
@@ -161,7 +160,9 @@ async fn a_schema_that_is_missing_old_or_too_new() {
 
     let newest = "(SELECT max(version) FROM queue_worker.migrations)";
     let shift = |by: i64| {
-        format!("UPDATE queue_worker.migrations SET version = version + {by} WHERE version = {newest}")
+        format!(
+            "UPDATE queue_worker.migrations SET version = version + {by} WHERE version = {newest}"
+        )
     };
     sql(&scene, &shift(-1)).await;
     let unit = Unit::start(&scene, "old", &[]);
