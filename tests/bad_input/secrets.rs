@@ -8,12 +8,11 @@ use crate::Unit;
 use crate::common::{Scene, wait_for};
 
 /// What breaks parsers of URLs, shells and configuration files.
-const TRICKY: &str = r##"#/+=@%: ?"'&\$&%41ü"##;
+const TRICKY: &str = r#"#/+=@%: ?"'&\$&%41ü"#;
 
 /// A scene whose stores want this password, with a configuration that does not have it.
 async fn guarded(password: &str) -> Scene {
-    let redis =
-        RedisOptions { password: Some(password.to_owned()), ..RedisOptions::volatile() };
+    let redis = RedisOptions { password: Some(password.to_owned()), ..RedisOptions::volatile() };
     let postgres =
         PostgresOptions { password: Some(password.to_owned()), ..PostgresOptions::volatile() };
     Scene::with(redis, postgres).await
@@ -86,7 +85,7 @@ async fn a_secret_that_cannot_be_read_is_waited_for() {
             (&*format!("QUEUE_WORKER_{other}__PASSWORD_FILE"), good),
         ];
         let unit = Unit::start(&scene, store, &environment);
-        unit.waits_for("is a directory").await;
+        unit.waits_for("Is a directory").await;
         std::fs::remove_dir(&bad).expect("remove the folder");
         unit.keeps_waiting_for("No such file").await;
         std::fs::write(&bad, "").expect("write the secret");
