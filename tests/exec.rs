@@ -254,6 +254,54 @@ async fn a_program_may_end_by_itself_on_sigterm() {
     assert!(failure.tail.ends_with(b"bye\n"));
 }
 
+/// While its group cleans up, a run is not over: other runs that end meanwhile must not take its
+/// members for leftovers.
+#[tokio::test]
+async fn the_group_has_its_time_although_the_leader_has_ended() {
+    let notes = Notes::new();
+    let mut options = notes.options(
+        r#"sh -c 'trap "sleep 0.3; echo 0 >>\"$NOTES\"; exit" TERM; echo $$ >>"$NOTES"
+            while :; do sleep 0.01; done' &
+        trap 'exit 1' TERM; wait"#,
+    );
+    options.kill_after = LIMIT;
+    let run = run("");
+    let cancel = run.cancel.clone();
+    let cancelled = async {
+        notes.count(1).await;
+        cancel.cancel();
+        while pids(&notes.file()).len() < 2 {
+            execute(ExecOptions::new(["true"]), self::run("")).await.unwrap();
+            sweep();
+        }
+    };
+    let started = Instant::now();
+    let (result, ()) = tokio::join!(execute(options, run), within(LIMIT, cancelled));
+    assert!(result.unwrap_err().message.contains("exit 1"));
+    assert_eq!(pids(&notes.file())[1], 0, "it has cleaned up");
+    assert!(started.elapsed() < LIMIT / 2);
+    notes.all_gone().await;
+}
+
+#[tokio::test]
+async fn whoever_forks_while_being_killed_is_killed_too() {
+    let notes = Notes::new();
+    let mut options = notes.options(
+        r#"trap '' TERM
+        while :; do (setsid sh -c 'echo $$ >>"$NOTES"; exec sleep 1000' >/dev/null 2>&1 &); done"#,
+    );
+    options.kill_after = Duration::from_millis(50);
+    let run = run("");
+    let cancel = run.cancel.clone();
+    let cancelled = async {
+        notes.count(30).await;
+        cancel.cancel();
+    };
+    let (result, ()) = tokio::join!(execute(options, run), cancelled);
+    assert_eq!(result.unwrap_err().status.as_deref(), Some("cancelled"));
+    notes.all_gone().await;
+}
+
 #[tokio::test]
 async fn dropping_a_run_kills_the_whole_tree() {
     let notes = Notes::new();

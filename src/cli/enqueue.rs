@@ -26,7 +26,7 @@ const IN_FLIGHT: usize = 1_000;
 /// A broker that is slow to take many entries is no reason to give up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Add tasks to a queue.
+/// Add tasks to a queue
 ///
 /// One task from arguments, its payload from --payload, --payload-file or standard input:
 ///   queue-worker enqueue mail --kind welcome --payload '{"to":"a@example.org"}'
@@ -48,19 +48,19 @@ pub(super) struct Enqueue {
     #[arg(long, conflicts_with_all = ["payload_file", "file"])]
     payload: Option<String>,
     /// A file whose bytes are the payload.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, value_name = "PATH", conflicts_with = "file")]
     payload_file: Option<PathBuf>,
     /// The shared resource that the task works on.
     #[arg(long, conflicts_with = "file")]
     lock_key: Option<LockKey>,
     /// How many attempts it has, instead of its handler's number.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
     max_attempts: Option<u32>,
     /// How long one attempt may take ("45s"), instead of its handler's limit.
-    #[arg(long, conflicts_with = "file", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", conflicts_with = "file", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Not to be run before this much time has passed ("10m").
-    #[arg(long, conflicts_with = "file", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", conflicts_with = "file", value_parser = parse_duration)]
     delay: Option<Duration>,
     /// A W3C traceparent that is handed to the handler.
     #[arg(long, conflicts_with = "file")]

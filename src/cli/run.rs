@@ -8,7 +8,7 @@ use crate::handler::registry::Registry;
 use crate::supervisor::{self, Startup};
 use crate::telemetry;
 
-/// Run the worker until it is told to stop.
+/// Run the worker until it is told to stop
 ///
 /// SIGTERM drains and exits with 0; a second one hurries. SIGTSTP pulls nothing more until SIGCONT.
 /// SIGHUP reads the configuration again. SIGUSR2 drains at its own pace. Exit code 78 means that
@@ -16,16 +16,14 @@ use crate::telemetry;
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {}
 
-impl Run {
-    pub(super) fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-        let config = Config::load(&global.config, &Environment::of_process())?;
-        let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
-        supervisor::run(Startup {
-            config,
-            config_path: global.config.clone(),
-            native: Registry::default(),
-            log: Some(log),
-        })?;
-        Ok(ExitCode::SUCCESS)
-    }
+pub(super) fn run(global: &GlobalOptions) -> anyhow::Result<ExitCode> {
+    let config = Config::load(&global.config, &Environment::of_process())?;
+    let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
+    supervisor::run(Startup {
+        config,
+        config_path: global.config.clone(),
+        native: Registry::default(),
+        log: Some(log),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }

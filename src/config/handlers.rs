@@ -60,11 +60,12 @@ section! {
 section! {
     /// Runs a statement in the transaction that records the success: exactly once.
     SqlSettings {
-        /// One SQL statement; $1 is the payload, $2 the task's id.
+        /// The SQL; $1 is the payload (bytea), $2 the task's id (text), $3 the fence (bigint). It runs
+        /// once per task, and may be several statements.
         statement: String,
         ..
-        /// Tasks that may share one call of the statement, 1 to 256; above 1 the parameters are
-        /// arrays.
+        /// Tasks that may share a transaction, 1 to 256. They still succeed or fail one by one: if
+        /// one of them fails, each is tried again in a transaction of its own.
         batch: usize = 1,
     }
 }

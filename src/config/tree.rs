@@ -77,7 +77,7 @@ section! {
         /// Where the worker keeps what must survive a restart. Default under systemd: the unit's
         /// StateDirectory= ($STATE_DIRECTORY).
         state_dir: PathBuf = PathBuf::from("/var/lib/queue-worker"),
-        /// Threads that run handlers; 0 means one for each core.
+        /// Threads that run handlers; 0 means twice the number of cores, and at least 4.
         threads: usize = 0,
         /// The most tasks that are in this worker's hands at once, over all queues, whether they
         /// run or wait for a store.

@@ -157,3 +157,40 @@ pub struct Malformed {
     /// One sentence: which field, and what is wrong with it.
     pub message: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promoted_task_does_not_say_when_it_was_due() {
+        let kind = Kind::new("greet").unwrap();
+        let payload = Bytes::from_static(b"\0\xff");
+        let mut task = Task {
+            id: TaskId::new("a").unwrap(),
+            queue: QueueName::new("default").unwrap(),
+            hash: PayloadHash::of(&kind, &payload, None),
+            kind,
+            payload,
+            lock_key: None,
+            max_attempts: None,
+            timeout: None,
+            not_before_ms: None,
+            traceparent: None,
+        };
+        let names = |task: &Task| {
+            let fields = task.to_raw().fields;
+            fields.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
+        };
+        let always: Vec<String> = names(&task);
+        assert_eq!(always, ["version", "task_id", "kind", "payload"]);
+        task.lock_key = Some(LockKey::new("repo").unwrap());
+        task.max_attempts = Some(3);
+        task.timeout = Some(Duration::from_secs(2));
+        task.not_before_ms = Some(7);
+        let all: Vec<String> = names(&task);
+        assert_eq!(all[4..], ["lock_key", "max_attempts", "timeout_ms", "not_before_ms"]);
+        let timeout = (Bytes::from_static(b"timeout_ms"), Bytes::from_static(b"2000"));
+        assert!(task.to_raw().fields.contains(&timeout));
+    }
+}

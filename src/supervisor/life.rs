@@ -72,17 +72,20 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
+/// A spawn holds its thread for some 0.3 ms, so the default is more threads than cores.
+fn handler_threads(configured: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if configured > 0 { configured } else { (2 * cores).max(4) }
+}
+
 /// Runs a worker until it has drained. Blocks the calling thread, which coordinates.
 pub fn run(startup: Startup) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("start the coordinating runtime"))?;
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    if startup.config.worker.threads > 0 {
-        threads.worker_threads(startup.config.worker.threads);
-    }
-    let handlers = threads
+    let handlers = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(handler_threads(startup.config.worker.threads))
         .thread_name("handler")
         .enable_all()
         .build()
@@ -182,7 +185,7 @@ impl Life {
     async fn run(mut self) -> Result<(), StartError> {
         let mut helpers = self.start_helpers();
         let mut fetchers = self.start_fetchers();
-        self.notifier.ready();
+        Notifier::ready();
         let mut ticks = tokio::time::interval(
             Notifier::watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
         );
@@ -224,7 +227,7 @@ impl Life {
             return;
         }
         if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
-            self.notifier.stopping();
+            Notifier::stopping();
         }
         self.stop.publish(phase);
         self.phase.send_replace(phase);
@@ -237,7 +240,7 @@ impl Life {
         let phase = *self.phase.borrow();
         self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
         if self.is_well(phase) {
-            self.notifier.watchdog();
+            Notifier::watchdog();
         }
     }
 
@@ -249,7 +252,7 @@ impl Life {
     }
 
     fn reload(&mut self) {
-        self.notifier.reloading();
+        Notifier::reloading();
         if let Some(config) = self.reloader.reload() {
             self.budget = build::budget(config);
             for served in build::served(config) {
@@ -258,7 +261,7 @@ impl Life {
                 }
             }
         }
-        self.notifier.ready();
+        Notifier::ready();
     }
 
     fn start_fetchers(&self) -> JoinSet<()> {

@@ -15,18 +15,18 @@ pub(super) struct Notifier {
 
 impl Notifier {
     /// The service has started.
-    pub(super) fn ready(&self) {
+    pub(super) fn ready() {
         send(&[NotifyState::Ready]);
     }
 
     /// The service stops, since systemd asked for it.
-    pub(super) fn stopping(&self) {
+    pub(super) fn stopping() {
         send(&[NotifyState::Stopping]);
     }
 
     /// The service reads its configuration again; [`Notifier::ready`] ends it. systemd wants the
     /// time in the same datagram (systemd.service(5), `notify-reload`).
-    pub(super) fn reloading(&self) {
+    pub(super) fn reloading() {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => send(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock for the reload: {error}"),
@@ -42,7 +42,7 @@ impl Notifier {
     }
 
     /// The service is well.
-    pub(super) fn watchdog(&self) {
+    pub(super) fn watchdog() {
         send(&[NotifyState::Watchdog]);
     }
 

@@ -12,6 +12,7 @@ mod journal;
 mod json;
 mod text;
 
+pub(crate) use escape::escaped;
 pub use health::{Health, Outage};
 pub use init::{LogError, LogHandle, Sink, init, subscriber};
 pub use journal::stderr_is_journal;

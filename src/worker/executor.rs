@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
+use super::suspects::Turn;
 use super::{Context, Served, outcome_log};
 use crate::domain::{Delivery, Failure, Interruption, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
@@ -30,6 +31,15 @@ use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_secs(1);
+
+/// Who else is in flight while a task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Company {
+    /// Any others.
+    Others,
+    /// Nobody: the way of a suspect.
+    Nobody,
+}
 
 /// Runs the deliveries of one queue.
 pub struct Executor {
@@ -64,12 +74,51 @@ impl Executor {
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
         };
-        let lock = match self.acquire(&task).await {
-            Ok(lock) => lock,
-            Err(exit) => return (exit, None),
+        let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
+        if exit != Exit::Suspect {
+            return (exit, lock);
+        }
+        self.unlock(lock).await;
+        self.alone(delivery, &task, &entry, place).await
+    }
+
+    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.
+    async fn alone(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        let shared = Arc::clone(place.shared());
+        let patience = self.context.limits.suspect_wait;
+        let turn = tokio::select! {
+            biased;
+            () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
+            turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
-        let exit = self.hold(delivery, &task, &entry, &lock, place).await;
-        (exit, Some(lock))
+        match turn {
+            Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
+            Turn::Later => (self.delay_suspect(task).await, None),
+        }
+    }
+
+    /// Takes the lock, and with it in hand does all the rest.
+    async fn locked(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        company: Company,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        match self.acquire(task).await {
+            Ok(lock) => {
+                let exit = self.hold(delivery, task, entry, company, &lock, place).await;
+                (exit, Some(lock))
+            }
+            Err(exit) => (exit, None),
+        }
     }
 
     /// With the lock in hand: claim, run, record.
@@ -78,6 +127,7 @@ impl Executor {
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
+        company: Company,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
@@ -88,6 +138,7 @@ impl Executor {
         if let Handler::InTransaction(effect) = &entry.handler
             && effect.single_commit()
             && delivery.origin == Origin::Fresh
+            && company == Company::Others
         {
             match self.in_one_commit(delivery, task, entry, effect, place).await {
                 Ok(failure) => failed = Some(failure),
@@ -95,7 +146,12 @@ impl Executor {
             }
         }
         let sent = self.context.clock.now();
-        let grant = match self.context.stores.ledger.claim(task).await {
+        let ledger = &self.context.stores.ledger;
+        let claimed = match company {
+            Company::Others => ledger.claim_in_company(task).await,
+            Company::Nobody => ledger.claim(task).await,
+        };
+        let grant = match claimed {
             Ok(Claimed::Granted(grant)) => grant,
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
             Err(error) => return self.ledger_failed(&error),

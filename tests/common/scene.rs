@@ -313,10 +313,10 @@ impl Worker {
     /// Waits for the exit; panics with the log if it does not come in `limit`.
     pub async fn exit(&mut self, limit: Duration) -> (ExitStatus, Duration) {
         let start = Instant::now();
-        match tokio::time::timeout(limit, self.child.wait()).await {
-            Ok(status) => (status.expect("wait for the worker"), start.elapsed()),
-            Err(_) => panic!("{} did not exit within {limit:?}:\n{}", self.name, self.log()),
-        }
+        let Ok(status) = tokio::time::timeout(limit, self.child.wait()).await else {
+            panic!("{} did not exit within {limit:?}:\n{}", self.name, self.log());
+        };
+        (status.expect("wait for the worker"), start.elapsed())
     }
 
     /// SIGTERM; the exit must be 0.

@@ -61,7 +61,7 @@ impl Stage {
         // Every tenth program fails for good, which is an outcome too.
         let script = format!(
             "echo \"$QUEUE_WORKER_TASK_ID\" >> {}; sleep 0.25; \
-             case $QUEUE_WORKER_TASK_ID in *0) exit 65;; esac; echo done",
+             case $QUEUE_WORKER_TASK_ID in *[13579]7) exit 65;; esac; echo done",
             journal.display()
         );
         let text = format!(
@@ -143,8 +143,8 @@ format = "text"
         let mut lines = String::new();
         for n in 0..tasks {
             let kind = if n % 2 == 0 { "charge" } else { "render" };
-            // Numbered from 5 so that a tenth of the programs' ids end in 0.
-            let id = format!("{kind}-{}", n * 5);
+            // Programs have the odd numbers, of which a tenth end in an odd digit and a 7.
+            let id = format!("{kind}-{n:05}");
             writeln!(lines, r#"{{"task_id":"{id}","kind":"{kind}","payload":"demo"}}"#)?;
         }
         let file = self.folder.path().join("tasks.jsonl");
@@ -243,6 +243,7 @@ format = "text"
         let distinct = journal.lines().collect::<std::collections::HashSet<_>>().len();
         Ok(Report {
             enqueued,
+            planned_failures: planned_failures(enqueued),
             succeeded,
             failed,
             dead,
@@ -281,6 +282,11 @@ impl Worker {
         }
         Ok(start.elapsed().as_secs_f64())
     }
+}
+
+/// Programs have the odd numbers; those that end in an odd digit and a 7 fail for good.
+fn planned_failures(tasks: u32) -> i64 {
+    i64::from((0..tasks).map(|n| u32::from(n % 20 == 17)).sum::<u32>())
 }
 
 fn worker_id(note: &Path) -> Option<Uuid> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 use tokio::process::Command;
 
-use super::ExecOptions;
+use super::options::ExecOptions;
 use crate::handler::Run;
 
 /// The daemon's variables that a child sees, where they are set.

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use uuid::Uuid;
 
+use super::descent::members;
 use super::procfs::{Process, RUN_VARIABLE};
 use super::reaper;
 
@@ -68,7 +69,7 @@ impl Leader {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let status = child.wait().await?;
         self.child = None;
-        reaper::table().end(self.run);
+        reaper::table().reaped(self.run);
         Ok(status)
     }
 
@@ -83,9 +84,15 @@ impl Leader {
         test_kill_process_group(self.pid).is_ok()
     }
 
-    /// After the leader's end: nothing in its group, and no orphan of it was found.
-    pub(super) fn is_alone(&self) -> bool {
-        !self.has_group() && !reaper::table().look()
+    /// Declares the run over, if its leader has been waited for, and says whether nothing of it was
+    /// found: neither a member of the group nor an orphan.
+    pub(super) fn end(&mut self) -> bool {
+        if self.child.is_some() {
+            return false;
+        }
+        let table = reaper::table();
+        table.end(self.run);
+        !self.has_group() && !table.look()
     }
 
     /// Kills the group and every descendant, in passes until none is left.
@@ -109,7 +116,7 @@ impl Leader {
 
     async fn remember(&mut self) {
         let (run, pid) = (self.run, self.pid);
-        let look = move || reaper::members(run, pid, &[]);
+        let look = move || members(run, pid, &[]);
         self.known = tokio::task::spawn_blocking(look).await.unwrap_or_default();
     }
 }

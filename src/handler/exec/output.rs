@@ -89,9 +89,9 @@ impl Log {
     /// Reads to the end. May be dropped and called anew.
     pub(super) async fn read(&mut self, source: &mut Option<impl AsyncRead + Unpin>) {
         while !self.ended {
+            let long = self.scratch.len() >= FIRST_CHUNK;
             self.scratch.clear();
-            let grown = self.scratch.capacity() >= FIRST_CHUNK;
-            self.scratch.reserve(if grown { CHUNK } else { FIRST_CHUNK });
+            self.scratch.reserve(if long { CHUNK } else { FIRST_CHUNK });
             self.ended = read_some(source, &mut self.scratch).await == 0;
             self.tail.push(&self.scratch);
             let origin = &self.origin;

@@ -1,8 +1,7 @@
 //! Which processes belong to a run, and the end of those whose run is over.
 //!
-//! A run's descendants are known by three marks: the process group and session of its leader, the
-//! chain of parents (as long as it is unbroken), and the run's id in the environment. A daemon that
-//! called [`become_reaper`] also inherits every orphan, so that nothing escapes by a double fork.
+//! A daemon that called [`become_reaper`] inherits every orphan among its descendants, so that
+//! nothing escapes by a double fork; the run's id in an orphan's environment tells whose it was.
 //! There is one table per process, since the children of a process are. It waits only for orphans:
 //! a child that somebody in this process spawned and will wait for is left alone.
 
@@ -13,13 +12,14 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, child_subreaper, getpid, kill_process,
-    kill_process_group, set_child_subreaper, set_dumpable_behavior, waitid,
+    DumpableBehavior, Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group,
+    set_child_subreaper, set_dumpable_behavior, waitid,
 };
 use tokio::process::Child;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::descent::members;
 use super::procfs::{self, Process};
 use crate::clock::{BootInstant, Clock};
 
@@ -134,13 +134,18 @@ impl Reaper {
         }
     }
 
-    /// The run is over: whatever is left of it may be killed. Its leader, if there was one, has
-    /// been waited for.
-    pub(super) fn end(&self, run: Uuid) {
+    /// The run's leader has been waited for; its id may be another process's soon.
+    pub(super) fn reaped(&self, run: Uuid) {
         let mut state = self.state();
-        if let Some(LiveRun { leader: Some(leader), .. }) = state.runs.remove(&run) {
+        if let Some(leader) = state.runs.get_mut(&run).and_then(|live| live.leader.take()) {
             state.leaders.remove(&leader);
         }
+    }
+
+    /// The run is over, and its leader has been waited for, if there was one: whatever is left of
+    /// it may be killed.
+    pub(super) fn end(&self, run: Uuid) {
+        self.state().runs.remove(&run);
     }
 
     /// The run is over, and its leader was killed but has not been waited for.
@@ -255,47 +260,6 @@ impl Reaper {
     }
 }
 
-/// All processes of a run, found by every mark; `known` are members seen earlier.
-pub(super) fn members(run: Uuid, leader: Pid, known: &[Process]) -> Vec<Process> {
-    let all = Process::all();
-    let subreaper = matches!(child_subreaper(), Ok(Some(_)));
-    let ours = subreaper.then(|| family(&all, [getpid().as_raw_pid()].into()));
-    let leader = leader.as_raw_pid();
-    let seeds = all
-        .iter()
-        .filter(|p| {
-            let pid = p.pid.as_raw_pid();
-            pid == leader
-                || p.group == leader
-                || p.session == leader
-                || known.iter().any(|seen| (seen.pid, seen.started) == (p.pid, p.started))
-                || (ours.as_ref().is_none_or(|ours| ours.contains(&pid))
-                    && !p.zombie
-                    && p.run_marker() == Some(run))
-        })
-        .map(|p| p.pid.as_raw_pid())
-        .collect();
-    let members = family(&all, seeds);
-    let own = getpid();
-    all.into_iter().filter(|p| members.contains(&p.pid.as_raw_pid()) && p.pid != own).collect()
-}
-
-/// The processes of `roots` and everything that descends from them.
-fn family(all: &[Process], roots: HashSet<i32>) -> HashSet<i32> {
-    let mut family = roots;
-    loop {
-        let before = family.len();
-        for process in all {
-            if family.contains(&process.parent) {
-                family.insert(process.pid.as_raw_pid());
-            }
-        }
-        if family.len() == before {
-            return family;
-        }
-    }
-}
-
 fn kill(pid: Pid) -> bool {
     kill_process(pid, Signal::KILL).is_ok()
 }
@@ -362,12 +326,5 @@ mod tests {
         let mut it = process(7, 9, OWN.2, 0);
         it.zombie = true;
         assert_eq!(fate(&reaper, &it, None), Fate::Reap, "it lies in the group of a dead leader");
-    }
-
-    #[test]
-    fn a_family_is_found_in_any_order() {
-        let with_parent = |pid, parent| Process { parent, ..process(pid, 1, 1, 1) };
-        let all = [with_parent(4, 3), with_parent(3, 2), with_parent(2, 1), with_parent(9, 8)];
-        assert_eq!(family(&all, [2].into()), [2, 3, 4].into());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
-use super::HttpError;
+use super::options::HttpError;
 use crate::handler::Run;
 
 /// The configured headers, with a content type if they have none.

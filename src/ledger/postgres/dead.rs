@@ -103,6 +103,9 @@ async fn condemn_row(
         .bind(task.id.as_str())
         .bind(task.hash.0.as_slice())
         .bind(&message)
+        .bind(super::max_attempts(task))
+        .bind(task.timeout.map(super::millis))
+        .bind(task.traceparent.as_deref().map(text))
         .fetch_optional(&mut *transaction)
         .await?;
     let Some(row) = row else {

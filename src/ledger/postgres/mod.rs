@@ -15,7 +15,9 @@ mod doubt;
 mod error;
 mod event;
 mod inspect;
+mod options;
 mod perform;
+mod promote;
 mod record;
 mod renew;
 mod resource;
@@ -27,9 +29,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::PgConnectOptions;
 
-pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use inspect::{
+    Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails, TaskFilter, TaskLine,
+};
+pub use options::PostgresOptions;
 pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
@@ -37,58 +41,8 @@ use super::{
     Performed, Recorded, Verdict,
 };
 use crate::coalesce::Coalescer;
-use crate::connection::PasswordSource;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
 use session::{Purpose, Sessions, within};
-
-/// How a ledger is to work.
-#[derive(Debug, Clone)]
-pub struct PostgresOptions {
-    /// Where, and as whom.
-    pub connect: PgConnectOptions,
-    /// Asked at each connect; without it the password of `connect` is used.
-    pub password: Option<PasswordSource>,
-    /// Under which name tasks are claimed.
-    pub worker: WorkerId,
-    /// For how long a claim or a renewal lasts.
-    pub lease: Duration,
-    /// How many crashes in a row a task may have caused; one more is too many.
-    pub max_crashes: u32,
-    /// How many connections for the ledger, and again as many at most for effects. One more is for
-    /// renewals. All are made when they are needed.
-    pub pool_size: usize,
-    /// How long a call may take, waiting for a connection not included. Effects have this on top
-    /// of their own time limits.
-    pub call_timeout: Duration,
-    /// How long a group may wait for a row that another transaction has locked.
-    pub lock_timeout: Duration,
-    /// How many groups of the same sort are under way at most.
-    pub committers: usize,
-    /// How many calls make one group at most.
-    pub group: usize,
-    /// How long after its release a task is looked after, in case that Redis has lost its entry.
-    pub released_recheck: Duration,
-}
-
-impl PostgresOptions {
-    /// The defaults for a worker: a lease of 5 s, 3 crashes, 8 connections, groups of 256 by 3
-    /// committers, 5 s for a call, 500 ms for a lock, 30 s until a release is looked after.
-    pub fn new(connect: PgConnectOptions, worker: WorkerId) -> Self {
-        Self {
-            connect,
-            password: None,
-            worker,
-            lease: Duration::from_secs(5),
-            max_crashes: 3,
-            pool_size: 8,
-            call_timeout: Duration::from_secs(5),
-            lock_timeout: Duration::from_millis(500),
-            committers: 3,
-            group: 256,
-            released_recheck: Duration::from_secs(30),
-        }
-    }
-}
 
 /// What all calls share.
 struct Inner {
@@ -121,6 +75,29 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(CENTURY).min(CENTURY)
 }
 
+/// The most bytes of payloads or results in one statement; a single larger one goes alone.
+const GROUP_BYTES: usize = 16 << 20;
+
+/// Cuts a group into pieces of at most [`GROUP_BYTES`].
+fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut pieces: Vec<Vec<T>> = Vec::new();
+    let mut filled = 0;
+    for item in items {
+        let bytes = size(&item);
+        match pieces.last_mut() {
+            Some(piece) if filled + bytes <= GROUP_BYTES => {
+                filled += bytes;
+                piece.push(item);
+            }
+            _ => {
+                filled = bytes;
+                pieces.push(vec![item]);
+            }
+        }
+    }
+    pieces
+}
+
 fn max_attempts(task: &Task) -> Option<i32> {
     task.max_attempts.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
 }
@@ -130,15 +107,18 @@ pub struct PostgresLedger {
     inner: Arc<Inner>,
     committers: usize,
     group: usize,
-    claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
+    claims: OnceLock<Coalescer<claim::Wish, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
-    promotions: OnceLock<Coalescer<delay::Promotion, delay::Promoted>>,
-    performances: std::sync::Mutex<Vec<(Arc<dyn Effect>, Arc<Performances>)>>,
+    promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
+    performances: std::sync::Mutex<Vec<Performing>>,
 }
 
 /// Those who wait for the same effect.
 type Performances = Coalescer<perform::Request, perform::Answer>;
+
+/// An effect and its committers.
+type Performing = (Arc<dyn Effect>, Arc<Performances>);
 
 impl PostgresLedger {
     /// A ledger that connects when it is first asked something.
@@ -174,6 +154,16 @@ impl PostgresLedger {
     /// Rows by queue and status. Reads the whole table.
     pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
         inspect::counts(&self.inner).await
+    }
+
+    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
+    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
+        inspect::open_letters(&self.inner).await
+    }
+
+    /// Tasks, newest first. Reads the whole table.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
+        inspect::tasks(&self.inner, filter).await
     }
 
     /// Running tasks, oldest claim first. Reads the whole table.
@@ -240,6 +230,12 @@ impl PostgresLedger {
         started
     }
 
+    async fn claim_as(&self, task: &Arc<Task>, in_company: bool) -> claim::Answer {
+        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
+        let wish = claim::Wish { task: Arc::clone(task), in_company };
+        claims.call(wish).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
     fn gone(&self) -> LedgerError {
         LedgerError::Unavailable {
             address: self.inner.ledger.address().to_owned(),
@@ -252,19 +248,29 @@ impl PostgresLedger {
 impl Ledger for PostgresLedger {
     async fn check(&self) -> Result<(), LedgerError> {
         let mut session = self.inner.ledger.open().await?;
-        let work = schema::verdict(session.connection());
+        let connection = session.connection();
+        let work = async {
+            let read_only = schema::is_read_only(connection).await?;
+            Ok::<_, sqlx::Error>((read_only, schema::verdict(connection).await?))
+        };
         let answer = within(self.inner.call_timeout, work).await;
+        let address = self.inner.ledger.address().to_owned();
         match session.finish("check schema", answer).await? {
-            None => Ok(()),
-            Some(message) => {
-                Err(LedgerError::Schema { address: self.inner.ledger.address().into(), message })
+            (true, _) => {
+                let message = "is read-only, a standby perhaps".to_owned();
+                Err(LedgerError::Unavailable { address, message })
             }
+            (false, Some(message)) => Err(LedgerError::Schema { address, message }),
+            (false, None) => Ok(()),
         }
     }
 
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
-        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
-        claims.call(Arc::clone(task)).await.unwrap_or_else(|| Err(self.gone()))
+        self.claim_as(task, false).await
+    }
+
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        self.claim_as(task, true).await
     }
 
     async fn record(
@@ -325,12 +331,13 @@ impl Ledger for PostgresLedger {
     }
 
     async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError> {
-        delay::due(&self.inner, limit).await
+        promote::due(&self.inner, limit).await
     }
 
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
-        let promotions = self.promotions.get_or_init(|| self.coalescer(delay::serve_promotions));
-        let promotion = delay::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
+        let promotions = self.promotions.get_or_init(|| self.coalescer(promote::serve));
+        let promotion =
+            promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
     }
 }

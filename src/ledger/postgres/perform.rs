@@ -116,6 +116,11 @@ async fn perform_singly(inner: &Inner, request: Request) -> Answer {
             Ok(Performed::Failed(Failure::retry(message).with_status("panic")))
         }
         Fault::NotClaimed(claimed) => Ok(Performed::NotClaimed(claimed)),
+        // Another transaction is working on the very row.
+        Fault::Ledger(LedgerError::Conflict { .. }) if request.grant.is_none() => {
+            let running = Claimed::Running { remaining: inner.lock_timeout };
+            Ok(Performed::NotClaimed(running))
+        }
         Fault::Sql(error) => Err(error::ledger_error(address, "perform", &error)),
         Fault::Ledger(error) => Err(error),
         Fault::Stale => {
@@ -236,7 +241,11 @@ async fn work(
             .map_err(|_| Fault::Panicked)?
             .map_err(Fault::Effect)?;
     }
-    resource::free(connection, grants.iter().flatten().map(|grant| &grant.held)).await?;
+    let holders = grants.iter().flatten().filter(|grant| grant.held.resource.is_some()).count();
+    let held = grants.iter().flatten().map(|grant| &grant.held);
+    if resource::free(connection, held).await?.len() != holders {
+        return Err(Fault::Stale);
+    }
     let held: Vec<&Held> = requests
         .iter()
         .filter_map(|request| request.grant.as_ref().map(|grant| &grant.held))
@@ -271,14 +280,22 @@ async fn claim_missing(
     if let [task] = wanting.as_slice()
         && task.lock_key.is_some()
     {
-        let keyed = resource::claim_with_resources(inner, connection, &wanting, true).await?;
+        let keyed = resource::claim_with_resources(
+            inner,
+            connection,
+            &wanting,
+            true,
+            claim::SUSPECT_CRASHES,
+        )
+        .await?;
         let Some(Keyed::Granted(grant)) = keyed.into_iter().next() else {
             let refused = resource::refuse_keyed(inner, connection, &[task]).await?;
             return Err(Fault::NotClaimed(refused.into_iter().next().unwrap_or(MOVED_ON)));
         };
         claimed = vec![Some(grant)].into_iter();
     } else if !wanting.is_empty() {
-        let grants = claim::claim_rows(inner, connection, &wanting, true).await?;
+        let grants =
+            claim::claim_rows(inner, connection, &wanting, true, claim::SUSPECT_CRASHES).await?;
         let refused: Vec<&Arc<Task>> = wanting
             .iter()
             .zip(&grants)

@@ -33,6 +33,18 @@ pub(super) struct Outcome {
     pub(super) verdict: Verdict,
 }
 
+impl Outcome {
+    /// How much of it is written, about.
+    fn bytes(&self) -> usize {
+        match &self.verdict {
+            Verdict::Succeeded { result } => result.as_ref().map_or(0, bytes::Bytes::len),
+            Verdict::Retry { .. } | Verdict::Failed { .. } | Verdict::Released => {
+                self.task.payload.len()
+            }
+        }
+    }
+}
+
 /// What a record answers.
 pub(super) type Answer = Result<Recorded, LedgerError>;
 
@@ -44,14 +56,15 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Outcome, Answer>
     let (fast, slow): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(outcome, _)| {
         outcome.held.resource.is_none() && matches!(outcome.verdict, Verdict::Succeeded { .. })
     });
-    record_and_answer(&inner, fast, true).await;
-    record_and_answer(&inner, slow, false).await;
+    for outcomes in super::by_bytes(fast, |(outcome, _)| outcome.bytes()) {
+        record_and_answer(&inner, outcomes, true).await;
+    }
+    for outcomes in super::by_bytes(slow, |(outcome, _)| outcome.bytes()) {
+        record_and_answer(&inner, outcomes, false).await;
+    }
 }
 
 async fn record_and_answer(inner: &Inner, waiting: Vec<(Outcome, Reply<Answer>)>, fast: bool) {
-    if waiting.is_empty() {
-        return;
-    }
     let (outcomes, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
     match record_group(inner, &outcomes, fast).await {
         Ok(answers) => {
@@ -167,26 +180,19 @@ fn target(verdict: &Verdict) -> Status {
     }
 }
 
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Running => "running",
-        Status::Released => "released",
-        Status::Delayed => "delayed",
-        Status::Succeeded => "succeeded",
-        Status::Failed => "failed",
-        Status::Dead => "dead",
-    }
-}
-
 async fn record_slowly(
     inner: &Inner,
     connection: &mut PgConnection,
     outcomes: &[Outcome],
 ) -> Result<Vec<Recorded>, Trouble> {
-    let (succeeded, settled): (Vec<&Outcome>, Vec<&Outcome>) =
+    let (mut succeeded, settled): (Vec<&Outcome>, Vec<&Outcome>) =
         outcomes.iter().partition(|outcome| matches!(outcome.verdict, Verdict::Succeeded { .. }));
     let mut transaction = connection.begin().await?;
-    resource::free(&mut transaction, outcomes.iter().map(|outcome| &outcome.held)).await?;
+    let held = outcomes.iter().map(|outcome| &outcome.held);
+    let freed = resource::free(&mut transaction, held).await?;
+    succeeded.retain(|outcome| {
+        outcome.held.resource.as_ref().is_none_or(|(key, _)| freed.contains(key.as_str()))
+    });
     let mut written = 0;
     if !succeeded.is_empty() {
         written += succeed(&mut transaction, &succeeded).await?;
@@ -226,7 +232,7 @@ impl<'a> Settled<'a> {
             Verdict::Succeeded { .. } | Verdict::Failed { .. } => None,
         };
         Self {
-            status: word(target(&outcome.verdict)),
+            status: target(&outcome.verdict).as_str(),
             delay_ms: waits.map(millis),
             payload: waits.map(|_| &*task.payload),
             traceparent: task.traceparent.as_deref().map(text),

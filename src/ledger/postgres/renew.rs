@@ -4,7 +4,7 @@
 //! waited for: most likely it is our own completion, and one slow completion must not cost all the
 //! others their leases.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
@@ -36,33 +36,28 @@ async fn renew_rows(
         .filter_map(|held| held.resource.as_ref())
         .map(|(key, fence)| (key.as_str(), fence.0))
         .collect();
-    let (renewed, renewed_resources) = if resources.is_empty() {
-        (renew_all(inner, connection, statements::RENEW_TASKS, &tasks).await?, HashSet::new())
+    let renewed = if resources.is_empty() {
+        let tasks = renew_all(inner, connection, statements::RENEW_TASKS, &tasks).await?;
+        Fences { tasks, resources: HashMap::new() }
     } else {
         let mut both = connection.begin().await?;
-        let keys = renew_all(inner, &mut both, statements::RENEW_RESOURCES, &resources).await?;
-        let ids = renew_all(inner, &mut both, statements::RENEW_TASKS, &tasks).await?;
+        let resources =
+            renew_all(inner, &mut both, statements::RENEW_RESOURCES, &resources).await?;
+        let tasks = renew_all(inner, &mut both, statements::RENEW_TASKS, &tasks).await?;
         both.commit().await?;
-        (ids, keys)
+        Fences { tasks, resources }
     };
-    let is_renewed = |held: &Held| {
-        renewed.contains(held.task_id.as_str())
-            && held
-                .resource
-                .as_ref()
-                .is_none_or(|(key, _)| renewed_resources.contains(key.as_str()))
-    };
-    let missing: Vec<&Held> = held.iter().filter(|held| !is_renewed(held)).collect();
+    let missing: Vec<&Held> = held.iter().filter(|held| !renewed.cover(held)).collect();
     if missing.is_empty() {
         return Ok(vec![Beat::Renewed; held.len()]);
     }
-    let alive = still_ours(connection, &missing).await?;
+    let standing = look_up(connection, &missing).await?;
     Ok(held
         .iter()
         .map(|held| {
-            if is_renewed(held) {
+            if renewed.cover(held) {
                 Beat::Renewed
-            } else if alive.contains(held.task_id.as_str()) {
+            } else if standing.cover(held) {
                 Beat::Locked
             } else {
                 Beat::Lost
@@ -71,56 +66,56 @@ async fn renew_rows(
         .collect())
 }
 
+/// The fences of rows and resources, by their ids and keys.
+struct Fences {
+    tasks: HashMap<String, i64>,
+    resources: HashMap<String, i64>,
+}
+
+impl Fences {
+    /// Whether the task is here with its fence, and so is its resource.
+    fn cover(&self, held: &Held) -> bool {
+        self.tasks.get(held.task_id.as_str()) == Some(&held.fence.0)
+            && held
+                .resource
+                .as_ref()
+                .is_none_or(|(key, fence)| self.resources.get(key.as_str()) == Some(&fence.0))
+    }
+}
+
 async fn renew_all(
     inner: &Inner,
     connection: &mut PgConnection,
     statement: &'static str,
     rows: &[(&str, i64)],
-) -> Result<HashSet<String>, sqlx::Error> {
-    sqlx::query_scalar(statement)
+) -> Result<HashMap<String, i64>, sqlx::Error> {
+    let renewed: Vec<(String, i64)> = sqlx::query_as(statement)
         .bind(rows.iter().map(|(id, _)| *id).collect::<Vec<_>>())
         .bind(rows.iter().map(|(_, fence)| *fence).collect::<Vec<_>>())
         .bind(inner.lease_ms())
         .fetch_all(connection)
-        .await
-        .map(|ids: Vec<String>| ids.into_iter().collect())
+        .await?;
+    Ok(renewed.into_iter().collect())
 }
 
-/// The ids of those whose fences stand, on row and resource.
-async fn still_ours<'a>(
-    connection: &mut PgConnection,
-    missing: &[&'a Held],
-) -> Result<HashSet<&'a str>, sqlx::Error> {
+/// The fences that stand, locked or not.
+async fn look_up(connection: &mut PgConnection, missing: &[&Held]) -> Result<Fences, sqlx::Error> {
     let ids: Vec<&str> = missing.iter().map(|held| held.task_id.as_str()).collect();
     let keys: Vec<&str> = missing
         .iter()
         .filter_map(|held| held.resource.as_ref().map(|(key, _)| key.as_str()))
         .collect();
     let rows = sqlx::query(statements::OUTCOMES).bind(ids).fetch_all(&mut *connection).await?;
-    let mut running: HashMap<&str, i64> = HashMap::with_capacity(rows.len());
+    let mut tasks = HashMap::with_capacity(rows.len());
     for row in &rows {
         if row.try_get::<&str, _>(1)? == "running" {
-            running.insert(row.try_get(0)?, row.try_get(2)?);
+            tasks.insert(row.try_get(0)?, row.try_get(2)?);
         }
     }
-    let rows = if keys.is_empty() {
+    let resources: Vec<(String, i64)> = if keys.is_empty() {
         Vec::new()
     } else {
-        sqlx::query(statements::RESOURCE_FENCES).bind(keys).fetch_all(connection).await?
+        sqlx::query_as(statements::RESOURCE_FENCES).bind(keys).fetch_all(connection).await?
     };
-    let mut resources: HashMap<&str, i64> = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        resources.insert(row.try_get(0)?, row.try_get(1)?);
-    }
-    Ok(missing
-        .iter()
-        .filter(|held| {
-            running.get(held.task_id.as_str()) == Some(&held.fence.0)
-                && held
-                    .resource
-                    .as_ref()
-                    .is_none_or(|(key, fence)| resources.get(key.as_str()) == Some(&fence.0))
-        })
-        .map(|held| held.task_id.as_str())
-        .collect())
+    Ok(Fences { tasks, resources: resources.into_iter().collect() })
 }

@@ -95,6 +95,13 @@ async fn applied_version(connection: &mut PgConnection) -> Result<Option<i64>, s
     sqlx::query_scalar(statements::SCHEMA_VERSION).fetch_one(connection).await
 }
 
+/// Whether the server takes writes: a standby does not.
+pub(super) async fn is_read_only(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT current_setting('transaction_read_only')::bool")
+        .fetch_one(connection)
+        .await
+}
+
 /// Reads the version on a connection, and says what is wrong with it, if anything.
 pub(super) async fn verdict(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
     Ok(judge(applied_version(connection).await?, expected_version()))

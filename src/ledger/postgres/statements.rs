@@ -26,7 +26,8 @@ macro_rules! claimable {
 }
 
 /// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
-/// whether the task succeeds in this same transaction.
+/// whether the task succeeds in this same transaction, `$11` from how many crashes on a task is left
+/// alone.
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, worker, lease_until, started_at, processed_at) \
@@ -46,7 +47,9 @@ pub(super) const CLAIM: &str = concat!(
     claimable!(),
     " AND t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
+    " <= $4::int AND t.crashes + ",
+    crash!(),
+    " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
 
 /// `$4` ids. What stands in the way of a claim.
@@ -82,7 +85,7 @@ pub(super) const RESOURCE_LEASES: &str = "\
 pub(super) const FREE_RESOURCES: &str = "\
     UPDATE queue_worker.resources r SET holder = NULL, lease_until = NULL \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (key, fence, holder) \
-    WHERE r.key = k.key AND r.fence = k.fence AND r.holder = k.holder";
+    WHERE r.key = k.key AND r.fence = k.fence AND r.holder = k.holder RETURNING r.key";
 
 /// `$1` ids, `$2` fences, `$3` results. Says only how many; see [`OUTCOMES`].
 pub(super) const SUCCEED: &str = "\
@@ -153,10 +156,12 @@ pub(super) const BURY: &str = "\
         task_id, kind) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (queue, entry) DO NOTHING";
 
-/// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message.
+/// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message, `$8` limit of attempts, `$9` time limit in
+/// milliseconds, `$10` traceparent: for a requeue.
 pub(super) const CONDEMN: &str = concat!(
     "UPDATE queue_worker.processed_tasks t SET status = 'dead', lease_until = NULL, payload = NULL, \
          processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
+         max_attempts = $8, timeout_ms = $9, traceparent = $10, \
          crashes = t.crashes + ",
     crash!(),
     " WHERE t.task_id = $5 AND t.hash = $6 AND t.status = 'running' \
@@ -200,26 +205,32 @@ pub(super) const GIVE_UP: &str = "\
         processed_at = clock_timestamp(), error = $2, error_status = 'unknown_kind' \
     WHERE t.task_id = ANY($1::text[]) AND t.status = 'delayed'";
 
-/// `$1` how many, `$2` for how long they are reserved, in milliseconds. The reservation is the
-/// lease, and `run_at` stays: a row that is due can be claimed as soon as its entry is in the stream.
+/// `$1` how many, `$2` for how long they are reserved, in milliseconds, `$3` how many bytes of
+/// payload: the row that passes the limit is the last. The reservation is the lease, and `run_at`
+/// stays: a row that is due can be claimed as soon as its entry is in the stream.
 pub(super) const DUE_TASKS: &str = "\
+    WITH due AS MATERIALIZED ( \
+        SELECT task_id, run_at, COALESCE(octet_length(payload), 0) AS size \
+        FROM queue_worker.processed_tasks \
+        WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
+            AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
+        ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED), \
+    taken AS MATERIALIZED ( \
+        SELECT task_id, sum(size) OVER (ORDER BY run_at, task_id) - size AS before FROM due) \
     UPDATE queue_worker.processed_tasks t \
     SET lease_until = clock_timestamp() + $2 * interval '1 millisecond' \
-    FROM (SELECT task_id FROM queue_worker.processed_tasks \
-          WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
-              AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
-          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
-    WHERE t.task_id = d.task_id \
+    FROM taken WHERE t.task_id = taken.task_id AND taken.before < $3 \
     RETURNING t.task_id, t.fence, t.queue, t.kind, t.payload, t.lock_key, t.max_attempts, \
         t.timeout_ms, t.traceparent, CASE WHEN t.status = 'released' THEN t.entry END";
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds.
 pub(super) const DUE_LETTERS: &str = "\
+    WITH due AS MATERIALIZED ( \
+        SELECT id FROM queue_worker.dead_letters WHERE run_at <= statement_timestamp() \
+        ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) \
     UPDATE queue_worker.dead_letters l \
     SET run_at = clock_timestamp() + $2 * interval '1 millisecond' \
-    FROM (SELECT id FROM queue_worker.dead_letters WHERE run_at <= statement_timestamp() \
-          ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED) d \
-    WHERE l.id = d.id RETURNING l.id, l.queue, l.fields";
+    FROM due WHERE l.id = due.id RETURNING l.id, l.queue, l.fields";
 
 /// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds.
 pub(super) const PROMOTED_TASKS: &str = "\
@@ -241,7 +252,7 @@ pub(super) const RENEW_TASKS: &str = "\
         WHERE t.fence = k.fence AND t.status = 'running' FOR NO KEY UPDATE OF t SKIP LOCKED) \
     UPDATE queue_worker.processed_tasks t \
     SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
-    FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id";
+    FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id, t.fence";
 
 /// `$1` keys, `$2` fences, `$3` the lease in milliseconds.
 pub(super) const RENEW_RESOURCES: &str = "\
@@ -251,7 +262,7 @@ pub(super) const RENEW_RESOURCES: &str = "\
         WHERE r.fence = k.fence AND r.holder IS NOT NULL FOR NO KEY UPDATE OF r SKIP LOCKED) \
     UPDATE queue_worker.resources r \
     SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
-    FROM ours WHERE r.key = ours.key RETURNING r.key";
+    FROM ours WHERE r.key = ours.key RETURNING r.key, r.fence";
 
 /// `$1` keys.
 pub(super) const RESOURCE_FENCES: &str = "\
@@ -281,6 +292,21 @@ pub(super) const REQUEUE: &str = "\
 /// Rows by queue and status. Reads the whole table.
 pub(super) const COUNTS: &str = "\
     SELECT queue, status::text, count(*) FROM queue_worker.processed_tasks GROUP BY 1, 2 ORDER BY 1, 2";
+
+/// Reads the whole table of letters.
+pub(super) const OPEN_LETTERS: &str = "\
+    SELECT queue, count(*) FROM queue_worker.dead_letters WHERE requeued_at IS NULL GROUP BY 1";
+
+/// `$1` status or null, `$2` queue or null, `$3` kind or null, `$4` how many, newest first. Reads
+/// the whole table.
+pub(super) const TASKS: &str = "\
+    SELECT task_id, queue, kind, status::text, attempts, crashes, error, \
+        (EXTRACT(EPOCH FROM created_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM processed_at) * 1000)::bigint \
+    FROM queue_worker.processed_tasks \
+    WHERE ($1::text IS NULL OR status::text = $1) AND ($2::text IS NULL OR queue = $2) \
+        AND ($3::text IS NULL OR kind = $3) \
+    ORDER BY created_at DESC, task_id LIMIT $4";
 
 /// `$1` how many, oldest claim first. Reads the whole table.
 pub(super) const RUNNING: &str = "\
@@ -347,6 +373,8 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("RESOURCE_FENCES", RESOURCE_FENCES),
     ("REQUEUE", REQUEUE),
     ("COUNTS", COUNTS),
+    ("OPEN_LETTERS", OPEN_LETTERS),
+    ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
     ("HISTORY", HISTORY),

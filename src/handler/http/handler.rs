@@ -1,0 +1,155 @@
+//! The handler: from a run to a request, and from the response to a result or a failure.
+
+use std::error::Error as _;
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode};
+use url::Url;
+
+use super::options::{HeaderSource, HttpError, HttpOptions};
+use super::{headers, retry_after};
+use crate::clock::Clock;
+use crate::domain::{Failure, FailureClass};
+use crate::handler::{ExternalHandler, Run};
+
+/// Connections to a server that are kept for reuse while nothing runs.
+const IDLE_CONNECTIONS: usize = 32;
+
+/// The handler for kinds with an address.
+pub struct HttpHandler {
+    client: Client,
+    url: Url,
+    headers: HeaderMap,
+    secret_headers: Option<HeaderSource>,
+    result_cap: usize,
+    evidence_cap: usize,
+}
+
+impl fmt::Debug for HttpHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpHandler").field("host", &self.url.host_str()).finish_non_exhaustive()
+    }
+}
+
+impl HttpHandler {
+    /// A handler with connections of its own. Installs the process's TLS provider if there is none.
+    pub fn new(options: HttpOptions) -> Result<Self, HttpError> {
+        let scheme = options.url.scheme();
+        if !matches!(scheme, "http" | "https") {
+            return Err(HttpError::Scheme { scheme: scheme.to_owned() });
+        }
+        // An error says that another one was installed before, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(options.connect_timeout)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .tcp_nodelay(true)
+            .user_agent(concat!("queue-worker/", env!("CARGO_PKG_VERSION")));
+        if scheme == "http" {
+            // Plain text needs no root certificates, and must work where there are none.
+            builder = builder.tls_certs_only([]);
+        }
+        let client =
+            builder.build().map_err(|error| HttpError::Client { message: told(&error) })?;
+        Ok(Self {
+            client,
+            headers: headers::configured(&options.headers)?,
+            secret_headers: options.secret_headers,
+            url: options.url,
+            result_cap: options.result_cap,
+            evidence_cap: options.evidence_cap,
+        })
+    }
+
+    async fn post(&self, run: &Run) -> Result<Option<Bytes>, Failure> {
+        let mut headers = self.headers.clone();
+        if let Some(source) = &self.secret_headers {
+            let secret = source.read().map_err(Failure::retry)?;
+            headers::add(&mut headers, &secret)
+                .map_err(|error| Failure::retry(error.to_string()))?;
+        }
+        headers::describe(&mut headers, run);
+        let request = self.client.post(self.url.clone()).headers(headers);
+        let response = request.body(run.task.payload.clone()).send().await;
+        let response = response.map_err(|error| on_the_way(&error))?;
+        let status = response.status();
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let after = after.and_then(|value| retry_after::parse(value, Clock::System.wall_ms()));
+        if status.is_success() {
+            let body = read(response, self.result_cap).await;
+            let body = body.map_err(|error| on_the_way(&error))?;
+            return Ok((!body.is_empty()).then_some(body));
+        }
+        // The status alone decides: a body that breaks off is still evidence of what there was.
+        let tail = read(response, self.evidence_cap).await.unwrap_or_default();
+        Err(refused(status, after).with_tail(tail))
+    }
+}
+
+#[async_trait]
+impl ExternalHandler for HttpHandler {
+    async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure> {
+        tokio::select! {
+            biased;
+            result = self.post(&run) => result,
+            () = run.cancel.cancelled() => {
+                Err(Failure::retry("the request was cancelled").with_status("cancelled"))
+            }
+        }
+    }
+}
+
+/// Reads a body up to `cap` bytes. What comes after that is dropped with the connection.
+async fn read(mut response: Response, cap: usize) -> Result<Bytes, reqwest::Error> {
+    let mut body = BytesMut::new();
+    while body.len() < cap {
+        let Some(chunk) = response.chunk().await? else { break };
+        body.extend_from_slice(&chunk[..chunk.len().min(cap - body.len())]);
+    }
+    Ok(body.freeze())
+}
+
+fn refused(status: StatusCode, after: Option<Duration>) -> Failure {
+    let again = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
+    let message = if status.is_redirection() {
+        format!("the server answered {status}; redirects are not followed, correct `url`")
+    } else {
+        format!("the server answered {status}")
+    };
+    let class = if again { FailureClass::Retry { after } } else { FailureClass::ForGood };
+    Failure { class, ..Failure::retry(message) }.with_status(format!("http {}", status.as_u16()))
+}
+
+fn on_the_way(error: &reqwest::Error) -> Failure {
+    let status = if error.is_timeout() {
+        "timeout"
+    } else if error.is_connect() {
+        "connect"
+    } else {
+        "http"
+    };
+    Failure::retry(format!("the request failed: {}", told(error))).with_status(status)
+}
+
+/// The error with its causes, and without the address, which may hold a password.
+fn told(error: &reqwest::Error) -> String {
+    let text = match () {
+        () if error.is_builder() => "it cannot be set up",
+        () if error.is_connect() => "no connection",
+        () => "no answer",
+    };
+    let mut text = text.to_owned();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,196 @@
+//! Delays and promotions: the way out of the stream and back.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use queue_worker::domain::{EntryId, RawEntry, Task};
+use queue_worker::ledger::{
+    Claimed, DelayReason, Delayed, Ledger, LetterFilter, PostgresLedger, PostgresOptions, Recorded,
+    Status, Verdict,
+};
+
+use crate::server::{Server, eventually, granted, row, take_over, task, task_with};
+
+const ENTRY: EntryId = EntryId { ms: 5, seq: 1 };
+
+#[tokio::test]
+async fn a_due_task_goes_back_into_the_stream_and_is_claimed() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let (due, late) = (task_with("due", b"\0\xff", Some("repo")), task("late"));
+    let now = (Duration::ZERO, DelayReason::Contended);
+    assert_eq!(ledger.delay(&due, now.0, now.1).await.unwrap(), Delayed::Committed);
+    let later = ledger.delay(&late, Duration::from_secs(60), DelayReason::NotBefore).await.unwrap();
+    assert_eq!(later, Delayed::Committed);
+    assert_eq!(row(&server, "due").await, ("delayed".into(), 0, 0, 0, true, true));
+    let found = ledger.due(10).await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].task_id.as_str(), found[0].entry), ("due", None));
+    assert_eq!(found[0].raw, Task::clone(&due).to_raw());
+    ledger.promoted(&found[0], ENTRY).await.unwrap();
+    assert_eq!(row(&server, "due").await, ("released".into(), 0, 0, 0, true, true));
+    assert_eq!(ledger.task("due").await.unwrap().unwrap().entry.as_deref(), Some("5-1"));
+    let grant = granted(ledger.claim(&due).await);
+    assert_eq!((grant.held.fence.0, grant.attempt, grant.crashes), (1, 1, 0));
+    assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, false, false));
+}
+
+#[tokio::test]
+async fn a_promotion_that_comes_after_the_claim_changes_nothing() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let task = task("a");
+    ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap();
+    let due = ledger.due(10).await.unwrap().remove(0);
+    // The entry is in the stream, and somebody is faster than the sweep.
+    granted(ledger.claim(&task).await);
+    ledger.promoted(&due, ENTRY).await.unwrap();
+    assert_eq!(row(&server, "a").await, ("running".into(), 1, 0, 0, false, false));
+}
+
+#[tokio::test]
+async fn two_sweeps_never_share_a_row() {
+    let server = Server::migrated().await;
+    let ledger = Arc::new(server.ledger());
+    let mut delays = tokio::task::JoinSet::new();
+    for n in 0..500 {
+        let (ledger, task) = (Arc::clone(&ledger), task(&format!("{n}")));
+        delays.spawn(async move {
+            ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap()
+        });
+    }
+    while let Some(delay) = delays.join_next().await {
+        assert_eq!(delay.unwrap(), Delayed::Committed);
+    }
+    let mut sweeps = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let ledger = server.ledger();
+        sweeps.spawn(async move { ledger.due(100).await.unwrap() });
+    }
+    let mut seen = HashSet::new();
+    while let Some(due) = sweeps.join_next().await {
+        for due in due.unwrap() {
+            assert!(seen.insert(due.task_id.clone()), "{} is in two sweeps", due.task_id);
+        }
+    }
+    for due in ledger.due(1_000).await.unwrap() {
+        assert!(seen.insert(due.task_id));
+    }
+    assert_eq!(seen.len(), 500);
+}
+
+#[tokio::test]
+async fn a_sweep_and_a_group_have_a_limit_in_bytes() {
+    let server = Server::migrated().await;
+    let ledger = Arc::new(server.ledger());
+    let big = vec![7; 6 << 20];
+    let mut delays = tokio::task::JoinSet::new();
+    for n in 0..4 {
+        let (ledger, task) = (Arc::clone(&ledger), task_with(&format!("{n}"), &big, None));
+        delays.spawn(async move {
+            ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap()
+        });
+    }
+    while let Some(delay) = delays.join_next().await {
+        assert_eq!(delay.unwrap(), Delayed::Committed);
+    }
+    assert_eq!(ledger.due(10).await.unwrap().len(), 3);
+    assert_eq!(ledger.due(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_released_task_is_looked_after() {
+    let server = Server::migrated().await;
+    let ledger = PostgresLedger::new(PostgresOptions {
+        released_recheck: Duration::from_millis(1),
+        ..server.options()
+    });
+    let task = task("a");
+    let held = granted(ledger.claim(&task).await).held;
+    assert_eq!(ledger.record(&task, &held, Verdict::Released).await.unwrap(), Recorded::Committed);
+    let due = eventually(async || ledger.due(1).await.unwrap().pop()).await;
+    assert_eq!((due.entry, due.fence.0), (None, 2));
+    ledger.promoted(&due, ENTRY).await.unwrap();
+    let due = eventually(async || ledger.due(1).await.unwrap().pop()).await;
+    assert_eq!(due.entry, Some(ENTRY));
+    assert_eq!(row(&server, "a").await, ("released".into(), 2, 0, 0, true, true));
+}
+
+#[tokio::test]
+async fn only_a_task_that_nobody_runs_can_be_delayed() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let task = task("a");
+    let delay = async |ledger: &PostgresLedger, task: &Arc<Task>| {
+        ledger.delay(task, Duration::from_secs(9), DelayReason::Suspect).await.unwrap()
+    };
+    let held = granted(ledger.claim(&task).await).held;
+    assert_eq!(delay(&ledger, &task).await, Delayed::Stale);
+    assert_eq!(ledger.record(&task, &held, Verdict::Released).await.unwrap(), Recorded::Committed);
+    assert_eq!(delay(&ledger, &task_with("a", b"other", None)).await, Delayed::Stale);
+    assert_eq!(delay(&ledger, &task).await, Delayed::Committed);
+    assert_eq!(delay(&ledger, &task).await, Delayed::Committed);
+    assert_eq!(row(&server, "a").await, ("delayed".into(), 2, 0, 0, true, true));
+}
+
+#[tokio::test]
+async fn delaying_a_crashed_task_counts_its_crash() {
+    let server = Server::migrated().await;
+    let ledger = server.hasty();
+    let task = task("a");
+    granted(ledger.claim(&task).await);
+    eventually(async || {
+        let reason = DelayReason::Suspect;
+        let delayed = ledger.delay(&task, Duration::ZERO, reason).await.unwrap();
+        (delayed == Delayed::Committed).then_some(())
+    })
+    .await;
+    assert_eq!(row(&server, "a").await, ("delayed".into(), 2, 0, 1, true, true));
+    let Claimed::Granted(grant) = take_over(&ledger, &task).await else { panic!() };
+    assert_eq!((grant.held.fence.0, grant.crashes), (3, 1));
+}
+
+#[tokio::test]
+async fn an_unknown_kind_is_given_up_in_the_end() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let task = task("a");
+    let patient = DelayReason::UnknownKind { give_up: Duration::from_secs(3600) };
+    for _ in 0..2 {
+        let delayed = ledger.delay(&task, Duration::ZERO, patient).await.unwrap();
+        assert_eq!(delayed, Delayed::Committed);
+    }
+    sqlx::query(
+        "UPDATE queue_worker.processed_tasks SET waits_since = waits_since - interval '2 h'",
+    )
+    .execute(&mut server.connect().await)
+    .await
+    .unwrap();
+    let delayed = ledger.delay(&task, Duration::ZERO, patient).await.unwrap();
+    assert_eq!(delayed, Delayed::GaveUp);
+    assert_eq!(ledger.claim(&task).await.unwrap(), Claimed::Done(Status::Dead));
+    assert_eq!(ledger.delay(&task, Duration::ZERO, patient).await.unwrap(), Delayed::Stale);
+    let all = LetterFilter { queue: None, reason: None, requeued: false, limit: 9 };
+    let letters = ledger.letters(&all).await.unwrap();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].reason, "unknown_kind");
+    assert!(ledger.due(9).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_does_not_stop_the_sweep() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    for id in ["bad", "good"] {
+        ledger.delay(&task(id), Duration::ZERO, DelayReason::NotBefore).await.unwrap();
+    }
+    sqlx::query("UPDATE queue_worker.processed_tasks SET queue = '' WHERE task_id = 'bad'")
+        .execute(&mut server.connect().await)
+        .await
+        .unwrap();
+    let due = ledger.due(9).await.unwrap();
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].task_id, "good");
+    assert_ne!(due[0].raw, RawEntry::default());
+}
