@@ -1,6 +1,7 @@
 //! Entries that no producer should write, and results that no text column takes: each is stored
 //! exactly or dead-lettered exactly, and the tasks around it run.
 
+use queue_worker::clock::Clock;
 use sqlx::Row;
 
 use crate::Unit;
@@ -186,5 +187,50 @@ async fn a_missing_program_is_named_by_its_tasks_failure() {
     assert!(error.contains("/opt/no/such-program") && error.contains("install it"), "{error}");
     assert_eq!((row.attempts, row.crashes), (2, 0));
     scene.until_status("after", "succeeded").await;
+    unit.ends().await;
+}
+
+/// Entries that would wait for something else first: an id that is done or means another task must
+/// not keep them in the stream until then.
+#[tokio::test]
+async fn an_id_that_is_used_up_does_not_wait() {
+    let scene = Scene::start().await;
+    let unit = Unit::start(&scene, "a", &[]);
+    scene.task("t", "effect", "").await;
+    scene.until_status("t", "succeeded").await;
+    let in_a_year = (Clock::System.wall_ms() + 365 * 24 * 3600 * 1000).to_string();
+    let later = ("not_before_ms", in_a_year.as_bytes());
+    scene.xadd(&[("task_id", b"t"), ("kind", b"effect"), ("payload", b""), later]).await;
+    let other =
+        scene.xadd(&[("task_id", b"t"), ("kind", b"effect"), ("payload", b"2"), later]).await;
+    let unknown = scene.task("t", "nobody", "").await;
+    scene.until_empty().await;
+    for id in [other, unknown] {
+        let (_, message, reason) = letter(&scene, &id).await.expect("a letter");
+        assert_eq!(reason, "refused");
+        assert!(message.contains("was used before"), "{message}");
+    }
+    assert_eq!(scene.until_status("t", "succeeded").await.fence, 1);
+    unit.ends().await;
+}
+
+/// A lock key names a key in Redis, and this one is the stream itself.
+#[tokio::test]
+async fn a_lock_key_that_is_no_lock_holds_up_its_own_task_only() {
+    let scene = Scene::start().await;
+    let unit = Unit::start(&scene, "a", &[]);
+    let key = ("lock_key", STREAM.as_bytes());
+    scene.xadd(&[("task_id", b"odd"), ("kind", b"effect"), ("payload", b""), key]).await;
+    for number in 0..20 {
+        scene.task(&format!("t-{number}"), "effect", "").await;
+    }
+    for number in 0..20 {
+        scene.until_status(&format!("t-{number}"), "succeeded").await;
+    }
+    wait_for("the odd one to wait", async || scene.row("odd").await.is_some()).await;
+    let row = scene.row("odd").await.expect("just seen");
+    assert!(["delayed", "released"].contains(&row.status.as_str()), "{row:?}");
+    assert_eq!((row.attempts, row.crashes), (0, 0));
+    unit.systemd.until_status(&["ready, idle"]).await;
     unit.ends().await;
 }
