@@ -20,7 +20,7 @@ use common::{Scene, Systemd, Worker};
 const WATCHDOG_USEC: &str = "4000000";
 
 /// Seconds that a wrong state has to last before its log is judged: several probes of a store.
-const A_WHILE: usize = 4;
+const A_WHILE: usize = 3;
 
 /// A worker that believes it runs under systemd.
 struct Unit {
