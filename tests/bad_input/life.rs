@@ -13,9 +13,10 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 
 #[tokio::test]
 async fn a_stop_during_the_start_ends_well_and_claims_nothing() {
+    const DELAYS: [u64; 10] = [0, 1, 2, 3, 5, 8, 12, 20, 35, 50];
     const ROWS: &str = "SELECT count(*) FROM queue_worker.processed_tasks";
     let scene = Scene::start().await;
-    for delay in [0, 1, 2, 3, 5, 8, 12, 20, 35, 50] {
+    for delay in DELAYS {
         scene.task(&format!("t-{delay}"), "sleep", "0").await;
         let before = scene.count(ROWS).await;
         let log = stopped_after(&scene, &format!("after-{delay}"), delay).await;
@@ -24,8 +25,15 @@ async fn a_stop_during_the_start_ends_well_and_claims_nothing() {
         }
         let done = "SELECT count(*) FROM queue_worker.processed_tasks WHERE status = 'succeeded'";
         assert_eq!(scene.count(done).await, scene.count(ROWS).await, "half done:\n{log}");
-        assert_eq!((scene.pending().await, scene.locks().await), (0, vec![]), "held:\n{log}");
+        assert_eq!(scene.locks().await, Vec::<String>::new(), "held:\n{log}");
     }
+    // What was fetched and given back is there at once.
+    let unit = Unit::start(&scene, "last", &[]);
+    scene.until_empty().await;
+    for delay in DELAYS {
+        assert_eq!(scene.until_status(&format!("t-{delay}"), "succeeded").await.crashes, 0);
+    }
+    unit.ends().await;
 }
 
 #[tokio::test]
