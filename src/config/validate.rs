@@ -45,6 +45,7 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     for (kind, handler) in &config.handlers {
         rules.handler(&format!("handler.{kind}"), handler, environment);
     }
+    rules.retention(config);
     rules.log_level(&config.log.level);
 }
 
@@ -243,6 +244,39 @@ impl Rules<'_> {
     fn not_empty(&mut self, key: &str, size: ByteSize) {
         if size.bytes() == 0 {
             self.broken(&[key], "is zero", "write it like \"256KiB\" or \"64MiB\"");
+        }
+    }
+
+    /// A row that is forgotten while its task may still come again would let it run twice.
+    fn retention(&mut self, config: &Config) {
+        let retention = &config.retention;
+        let batch = usize::try_from(retention.batch).unwrap_or(usize::MAX);
+        self.range("retention.batch", batch, 1, 10_000);
+        let handlers = config.handlers.iter().flat_map(|(kind, handler)| {
+            let common = &handler.common;
+            [
+                (format!("handler.{kind}.backoff_max"), common.backoff_max),
+                (format!("handler.{kind}.timeout"), common.timeout),
+            ]
+        });
+        let give_up = ("unknown_kind.give_up".to_owned(), config.unknown_kind.give_up);
+        let Some((longest, wait)) = handlers.chain([give_up]).max_by_key(|(_, wait)| *wait) else {
+            return;
+        };
+        for (key, kept) in
+            [("retention.succeeded", retention.succeeded), ("retention.failed", retention.failed)]
+        {
+            if kept < wait {
+                self.broken(
+                    &[key, &longest],
+                    format!(
+                        "rows are kept for {}, less than {longest} = {}",
+                        show(kept),
+                        show(wait)
+                    ),
+                    format!("raise {key} to at least \"{}\"", show(wait)),
+                );
+            }
         }
     }
 

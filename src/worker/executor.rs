@@ -8,11 +8,16 @@
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
@@ -327,13 +332,11 @@ impl Executor {
                 + i64::try_from(limit.as_millis()).unwrap_or(i64::MAX / 2),
             cancel: cancel.clone(),
         };
-        let handler = Arc::clone(handler);
-        let handle = self.context.handlers.spawn(async move { handler.run(run).await });
-        let mut handle = tokio_util::task::AbortOnDropHandle::new(handle);
+        let mut running = self.start(handler, run);
         let why = tokio::select! {
             biased;
-            answer = &mut handle => {
-                return RunEnd { answer: Some(answer_of(answer)), interrupted: None };
+            answer = &mut running => {
+                return RunEnd { answer: Some(answer), interrupted: None };
             }
             () = guard.lost().cancelled() => Interruption::LeaseLost,
             () = self.context.stop.interrupt.cancelled() => Interruption::Drain,
@@ -341,8 +344,20 @@ impl Executor {
         };
         cancel.cancel();
         let grace = entry.kill_after + DROP_MARGIN;
-        let answer = tokio::time::timeout(grace, &mut handle).await.ok().map(answer_of);
+        let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
+    }
+
+    /// Starts a handler where it belongs. What is dropped before it has ended is aborted; a panic is
+    /// the task's failure.
+    fn start(&self, handler: &Arc<dyn ExternalHandler>, run: Run) -> BoxFuture<'static, Answer> {
+        let handler = Arc::clone(handler);
+        if handler.is_light() {
+            let running = AssertUnwindSafe(async move { handler.run(run).await }).catch_unwind();
+            return running.map(|end| end.unwrap_or_else(|panic| Err(panicked(panic)))).boxed();
+        }
+        let running = self.context.handlers.spawn(async move { handler.run(run).await });
+        AbortOnDropHandle::new(running).map(answer_of).boxed()
     }
 
     /// Records the outcome, however long the ledger needs: until it answers or the process goes.
@@ -402,21 +417,24 @@ fn time_limit(task: &Task, entry: &Entry) -> Duration {
     task.timeout.unwrap_or(entry.timeout)
 }
 
+/// What a handler answers.
+type Answer = Result<Option<Bytes>, Failure>;
+
 /// A handler that panicked has failed; one that was aborted has not answered, which only happens
 /// when its runtime shuts down.
-fn answer_of(
-    joined: Result<Result<Option<Bytes>, Failure>, tokio::task::JoinError>,
-) -> Result<Option<Bytes>, Failure> {
-    joined.unwrap_or_else(|error| {
-        let message = match error.try_into_panic() {
-            Ok(panic) => match panic.downcast::<String>() {
-                Ok(text) => *text,
-                Err(panic) => panic
-                    .downcast::<&'static str>()
-                    .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
-            },
-            Err(_) => return Err(Failure::retry("the handler was aborted")),
-        };
-        Err(Failure::retry(format!("the handler panicked: {message}")).with_status("panic"))
+fn answer_of(joined: Result<Answer, tokio::task::JoinError>) -> Answer {
+    joined.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => Err(panicked(panic)),
+        Err(_) => Err(Failure::retry("the handler was aborted")),
     })
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Failure {
+    let message = match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast::<&'static str>()
+            .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
+    };
+    Failure::retry(format!("the handler panicked: {message}")).with_status("panic")
 }
