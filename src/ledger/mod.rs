@@ -139,6 +139,10 @@ pub enum Delayed {
     Committed,
     /// Committed as dead, with a dead letter: acknowledge the entry.
     GaveUp,
+    /// The task has succeeded, failed or died before: acknowledge the entry.
+    Done,
+    /// The row is of another task with the same id: the newcomer is refused.
+    Conflict,
     /// The row is in another state by now; ask for a claim again later.
     Stale,
 }

@@ -120,9 +120,9 @@ pub(super) fn budget(config: &Config) -> Budget {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// `redis.url`
-    #[error("redis.url: {0}")]
+    #[error("redis.url cannot be used")]
     Redis(#[from] TargetError),
     /// `postgres.url`
-    #[error("postgres.url: {0}")]
+    #[error("postgres.url cannot be used")]
     Postgres(#[from] sqlx::Error),
 }

@@ -71,10 +71,10 @@ impl Executor {
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
         let Some(entry) = self.context.registry.get(task.kind.as_str()) else {
-            return (self.delay_unknown(&task).await, None);
+            return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(&task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
@@ -104,7 +104,7 @@ impl Executor {
         };
         match turn {
             Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
-            Turn::Later => (self.delay_suspect(task).await, None),
+            Turn::Later => (self.delay_suspect(delivery, task).await, None),
         }
     }
 
@@ -117,7 +117,7 @@ impl Executor {
         company: Company,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
-        match self.acquire(task).await {
+        match self.acquire(delivery, task).await {
             Ok(lock) => {
                 let exit = self.hold(delivery, task, entry, company, &lock, place).await;
                 (exit, Some(lock))
@@ -184,11 +184,11 @@ impl Executor {
         exit
     }
 
-    async fn acquire(&self, task: &Arc<Task>) -> Result<Lock, Exit> {
+    async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
             Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
-                Err(self.contended(task).await)
+                Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             Err(error) => {
