@@ -84,6 +84,7 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
     let handlers = top.node("handler");
     let handlers = read_handlers(handlers, top.findings());
     let unknown_kind = top.section("unknown_kind");
+    let web = top.section("web");
     let log = top.section("log");
     top.finish();
     Some(Config {
@@ -95,6 +96,7 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
         queues: queues?,
         handlers: handlers?,
         unknown_kind: unknown_kind?,
+        web: web?,
         log: log?,
     })
 }

@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::section::{Field, Section};
 use super::tree::{
     DrainSettings, LeaseSettings, LogSettings, PostgresSettings, QueueSettings, RedisSettings,
-    UnknownKindSettings, WorkerSettings,
+    UnknownKindSettings, WebSettings, WorkerSettings,
 };
 
 /// One key, for those who list them all.
@@ -73,8 +73,9 @@ const HANDLERS: [Part; 3] = [
     handler::<SqlSettings>("sql"),
     handler::<HttpSettings>("http"),
 ];
-const AFTER_HANDLERS: [Part; 2] = [
+const AFTER_HANDLERS: [Part; 3] = [
     part::<UnknownKindSettings>("[unknown_kind]", "unknown_kind"),
+    part::<WebSettings>("[web]", "web"),
     part::<LogSettings>("[log]", "log"),
 ];
 
@@ -216,6 +217,7 @@ password inside a URL must be percent-encoded.
 - `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`
 - `queue.NAME.max_payload` ≤ `worker.payload_budget`
 - `backoff_base` ≤ `backoff_max`
+- `web.listen` is a loopback address, unless `web.allow_remote`
 
 ## Reload
 

@@ -5,6 +5,7 @@
 //! handlers' part is in `handlers`; rules between keys are in `validate`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct Config {
     pub handlers: BTreeMap<Kind, HandlerSettings>,
     /// `[unknown_kind]`
     pub unknown_kind: UnknownKindSettings,
+    /// `[web]`
+    pub web: WebSettings,
     /// `[log]`
     pub log: LogSettings,
 }
@@ -65,6 +68,7 @@ impl Config {
             queues: vec![QueueSettings::new(queue)],
             handlers: BTreeMap::new(),
             unknown_kind: UnknownKindSettings::new(),
+            web: WebSettings::new(),
             log: LogSettings::new(),
         }
     }
@@ -218,6 +222,19 @@ section! {
         ..
         /// How long after its first delivery such a task is given up as dead.
         give_up: Duration = secs(24 * 3_600),
+    }
+}
+
+section! {
+    /// Health and metrics over HTTP: /livez, /readyz and /metrics (docs/metrics.md).
+    WebSettings {
+        ..
+        /// Where to listen, an address and a port; default: nowhere. While the port is taken the
+        /// worker warns, works on and tries again.
+        listen: Option<SocketAddr> = None,
+        /// Whether listen may be an address that other machines can reach. The pages ask for no
+        /// password, and show the names of queues and kinds.
+        allow_remote: bool = false,
     }
 }
 
