@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -39,16 +40,25 @@ pub struct Store {
     name: &'static str,
     clock: Clock,
     state: watch::Sender<State>,
+    errors: AtomicU64,
+    probes: AtomicU64,
 }
 
 impl Store {
     fn new(name: &'static str, clock: Clock) -> Self {
-        Self { name, clock, state: watch::Sender::new(State::Doubted) }
+        Self {
+            name,
+            clock,
+            state: watch::Sender::new(State::Doubted),
+            errors: AtomicU64::new(0),
+            probes: AtomicU64::new(0),
+        }
     }
 
     /// A call failed with `error`: the next probe decides. It is told at debug level only.
     pub fn doubt(&self, error: &dyn Display) {
         tracing::debug!("{}: {error}", self.name);
+        self.errors.fetch_add(1, Ordering::Relaxed);
         self.state.send_if_modified(|state| {
             let up = *state == State::Up;
             if up {
@@ -58,12 +68,28 @@ impl Store {
         });
     }
 
+    /// `redis`, `postgres`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How many calls have failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// How often it was probed.
+    pub fn probes(&self) -> u64 {
+        self.probes.load(Ordering::Relaxed)
+    }
+
     /// The state now.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
     }
 
     fn probed(&self, answer: Result<(), String>) {
+        self.probes.fetch_add(1, Ordering::Relaxed);
         self.state.send_modify(|state| {
             *state = match (answer, &*state) {
                 (Ok(()), State::Down { since, probes, .. }) => {
@@ -128,6 +154,11 @@ impl Health {
             redis: Store::new("redis", clock),
             postgres: Store::new("postgres", clock),
         })
+    }
+
+    /// Each store.
+    pub fn stores(&self) -> [&Store; 2] {
+        [&self.redis, &self.postgres]
     }
 
     /// Whether both are up.
