@@ -79,10 +79,10 @@ impl Page {
         self.0.values().find_map(|family| family.samples.get(series)).copied()
     }
 
-    /// The sum over all series of a family whose labels contain `part`.
-    pub fn sum(&self, name: &str, part: &str) -> f64 {
-        let family = self.0.get(name).unwrap_or_else(|| panic!("no {name} on the page"));
-        family.samples.iter().filter(|(s, _)| s.contains(part)).map(|(_, value)| value).sum()
+    /// The sum over all series of a family whose labels contain `part`; 0 if there are none.
+    pub fn sum(&self, name: &str, part: &str) -> Option<f64> {
+        let samples = &self.0.get(name)?.samples;
+        Some(samples.iter().filter(|(s, _)| s.contains(part)).map(|(_, value)| value).sum())
     }
 }
 
