@@ -55,6 +55,13 @@ const BAD: &[BadCase] = &[
         "shorter than three heartbeats",
         "\"6500ms\"",
     ),
+    (
+        "[retention]\nsucceeded = \"1h\"\n",
+        Some(2),
+        "retention.succeeded",
+        "rows are kept for 1h, less than unknown_kind.give_up = 1d",
+        "\"1d\"",
+    ),
     ("[lease]\nttl = \"9s\"\n", Some(2), "lease.ttl", "minimum idle time 5s is shorter", "\"9s\""),
     (
         "[lease]\nsweep = \"6s\"\n",
@@ -549,6 +556,7 @@ const FULL: &str = "[[queue]]\nname = \"NAME\"\n\
 fn other_value(key: &str, kind: &str) -> &'static str {
     match (key, kind) {
         ("lease.ttl", _) => "5001ms",
+        ("retention.succeeded" | "retention.failed", _) => "40d",
         ("lease.min_idle", _) => "9s",
         ("lease.heartbeat", _) => "1s",
         ("redis.call_timeout", _) => "400ms",

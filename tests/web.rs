@@ -213,8 +213,8 @@ async fn http_is_spoken_well_and_within_limits() {
     assert!(get(port, "/").await.1.contains("/metrics"));
     assert_eq!(get(port, "/nothing").await.0, 404);
     assert_eq!(get(port, "/livez/").await.0, 404);
-    let post = request(port, "POST", "/livez").await.expect("an answer");
-    assert_eq!((post.status, post.header("allow")), (405, Some("GET, HEAD")));
+    let refused = request(port, "POST", "/livez").await.expect("an answer");
+    assert_eq!((refused.status, refused.header("allow")), (405, Some("GET, HEAD")));
 
     let body = b"GET /livez HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\n\r\nhello";
     assert_eq!(send(port, body).await.expect("an answer").status, 413);

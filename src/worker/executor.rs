@@ -79,10 +79,10 @@ impl Executor {
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
         let Some(entry) = self.context.registry.get(task.kind.as_str()) else {
-            return (self.delay_unknown(&task).await, None);
+            return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(&task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
@@ -112,7 +112,7 @@ impl Executor {
         };
         match turn {
             Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
-            Turn::Later => (self.delay_suspect(task).await, None),
+            Turn::Later => (self.delay_suspect(delivery, task).await, None),
         }
     }
 
@@ -125,7 +125,7 @@ impl Executor {
         company: Company,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
-        match self.acquire(task).await {
+        match self.acquire(delivery, task).await {
             Ok(lock) => {
                 let exit = self.hold(delivery, task, entry, company, &lock, place).await;
                 (exit, Some(lock))
@@ -196,11 +196,11 @@ impl Executor {
         exit
     }
 
-    async fn acquire(&self, task: &Arc<Task>) -> Result<Lock, Exit> {
+    async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
             Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
-                Err(self.contended(task).await)
+                Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             Err(error) => {
@@ -309,7 +309,8 @@ impl Executor {
         }
     }
 
-    /// Runs an external handler until it ends or is interrupted.
+    /// Runs an external handler until it ends or is interrupted. A task for which none becomes free
+    /// within a lease is given back.
     async fn run(
         &self,
         task: &Arc<Task>,
@@ -326,6 +327,10 @@ impl Executor {
             () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
             () = self.context.stop.leaving.cancelled() => return interrupted(Interruption::Drain),
             permit = running.acquire_owned() => permit.ok(),
+            // Fetched ahead behind short tasks, and then long ones took all the handlers.
+            () = tokio::time::sleep(self.context.limits.lease) => {
+                return interrupted(Interruption::NoRoom);
+            }
         };
         if !guard.may_start() {
             return interrupted(Interruption::LeaseLost);

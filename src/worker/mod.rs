@@ -33,7 +33,7 @@ use crate::clock::Clock;
 use crate::domain::QueueName;
 use crate::handler::registry::Registry;
 use crate::lease::LeaseStore;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Retention};
 use crate::protocol::drain::Phase;
 use crate::queue::Queue;
 
@@ -84,6 +84,10 @@ pub struct Limits {
     pub sweep: Duration,
     /// How long a suspect waits before the worker starts nothing else.
     pub suspect_wait: Duration,
+    /// How long what has ended is remembered.
+    pub retention: Retention,
+    /// How often what has outlived that is looked for.
+    pub prune_every: Duration,
     /// How long an unknown kind waits for a worker that knows it.
     pub unknown_kind_give_up: Duration,
 }
