@@ -41,10 +41,10 @@ async fn worker(scene: &Scene, name: &str, port: u16) -> Worker {
     worker
 }
 
-async fn until(port: u16, path: &str, status: u16, part: &str) {
-    wait_for(&format!("{path} to be {status}, {part:?}"), async || {
+async fn until(port: u16, path: &str, status: u16, text: &str) {
+    wait_for(&format!("{path} to be {status}, {text:?}"), async || {
         let (found, body) = get(port, path).await;
-        found == status && body.contains(part)
+        found == status && body.contains(text)
     })
     .await;
 }
@@ -150,7 +150,7 @@ async fn the_counts_are_what_ran() {
 }
 
 #[tokio::test]
-async fn a_takeover_and_a_give_back_are_counted() {
+async fn a_takeover_and_a_stolen_fence_are_counted() {
     let (scene, port) = scene().await;
     let mut first = worker(&scene, "a", port).await;
     scene.task("t", "sleep", "60").await;
