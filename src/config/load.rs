@@ -85,6 +85,7 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
     let handlers = read_handlers(handlers, top.findings());
     let unknown_kind = top.section("unknown_kind");
     let retention = top.section("retention");
+    let web = top.section("web");
     let log = top.section("log");
     top.finish();
     Some(Config {
@@ -97,6 +98,7 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
         handlers: handlers?,
         unknown_kind: unknown_kind?,
         retention: retention?,
+        web: web?,
         log: log?,
     })
 }

@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::section::{Field, Section};
 use super::tree::{
     DrainSettings, LeaseSettings, LogSettings, PostgresSettings, QueueSettings, RedisSettings,
-    RetentionSettings, UnknownKindSettings, WorkerSettings,
+    RetentionSettings, UnknownKindSettings, WebSettings, WorkerSettings,
 };
 
 /// One key, for those who list them all.
@@ -73,9 +73,10 @@ const HANDLERS: [Part; 3] = [
     handler::<SqlSettings>("sql"),
     handler::<HttpSettings>("http"),
 ];
-const AFTER_HANDLERS: [Part; 3] = [
+const AFTER_HANDLERS: [Part; 4] = [
     part::<UnknownKindSettings>("[unknown_kind]", "unknown_kind"),
     part::<RetentionSettings>("[retention]", "retention"),
+    part::<WebSettings>("[web]", "web"),
     part::<LogSettings>("[log]", "log"),
 ];
 
@@ -219,6 +220,7 @@ password inside a URL must be percent-encoded.
 - `backoff_base` ≤ `backoff_max`
 - `retention.succeeded` and `retention.failed` ≥ every handler's `backoff_max` and `timeout`, and
   `unknown_kind.give_up`
+- `web.listen` is a loopback address, unless `web.allow_remote`
 
 ## Reload
 

@@ -36,6 +36,7 @@ pub fn reloadable(old: &Config, new: &Config) -> ReloadPlan {
     let ReloadPlan { apply, needs_restart } = &mut plan;
     section(needs_restart, "retention", &old.retention, &new.retention);
     section(needs_restart, "unknown_kind", &old.unknown_kind, &new.unknown_kind);
+    section(needs_restart, "web", &old.web, &new.web);
     for name in old.log.changed(&new.log) {
         let keys = if name == "level" { &mut *apply } else { &mut *needs_restart };
         keys.push(format!("log.{name}"));

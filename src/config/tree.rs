@@ -5,6 +5,7 @@
 //! handlers' part is in `handlers`; rules between keys are in `validate`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Config {
     pub unknown_kind: UnknownKindSettings,
     /// `[retention]`
     pub retention: RetentionSettings,
+    /// `[web]`
+    pub web: WebSettings,
     /// `[log]`
     pub log: LogSettings,
 }
@@ -68,6 +71,7 @@ impl Config {
             handlers: BTreeMap::new(),
             unknown_kind: UnknownKindSettings::new(),
             retention: RetentionSettings::new(),
+            web: WebSettings::new(),
             log: LogSettings::new(),
         }
     }
@@ -240,6 +244,19 @@ section! {
         every: Duration = secs(60),
         /// Rows deleted by one statement, 1 to 10000.
         batch: u32 = 1_000,
+    }
+}
+
+section! {
+    /// Health and metrics over HTTP: /livez, /readyz and /metrics (docs/metrics.md).
+    WebSettings {
+        ..
+        /// Where to listen, an address and a port; default: nowhere. While the port is taken the
+        /// worker warns, works on and tries again.
+        listen: Option<SocketAddr> = None,
+        /// Whether listen may be an address that other machines can reach. The pages ask for no
+        /// password, and show the names of queues and kinds.
+        allow_remote: bool = false,
     }
 }
 

@@ -46,6 +46,7 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
         rules.handler(&format!("handler.{kind}"), handler, environment);
     }
     rules.retention(config);
+    rules.web(config);
     rules.log_level(&config.log.level);
 }
 
@@ -364,6 +365,20 @@ impl Rules<'_> {
         }
         if http.headers.values().any(|value| value.contains(['\r', '\n', '\0'])) {
             self.broken(&[&headers], "a value has a line break", "remove it");
+        }
+    }
+
+    fn web(&mut self, config: &Config) {
+        let Some(listen) = config.web.listen else { return };
+        if !listen.ip().to_canonical().is_loopback() && !config.web.allow_remote {
+            self.broken(
+                &["web.listen"],
+                format!("other machines can reach {listen}, and the pages ask for no password"),
+                format!(
+                    "listen on \"127.0.0.1:{}\", or set web.allow_remote = true behind a firewall",
+                    listen.port()
+                ),
+            );
         }
     }
 

@@ -19,6 +19,7 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::counts::{KindCounts, QueueCounts};
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
@@ -50,12 +51,19 @@ enum Company {
 pub struct Executor {
     pub(super) context: Context,
     pub(super) served: Served,
+    pub(super) counts: QueueCounts,
 }
 
 impl Executor {
     /// An executor for a queue.
-    pub const fn new(context: Context, served: Served) -> Self {
-        Self { context, served }
+    pub fn new(context: Context, served: Served) -> Self {
+        let counts = context.counts.queue(&served.name);
+        Self { context, served, counts }
+    }
+
+    /// What is counted of the task's kind.
+    pub(super) fn counts_of(&self, task: &Task) -> Arc<KindCounts> {
+        self.counts.kind(&task.kind, || self.context.registry.get(task.kind.as_str()).is_some())
     }
 
     /// Runs one delivery to its end.
@@ -161,6 +169,10 @@ impl Executor {
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
             Err(error) => return self.ledger_failed(&error),
         };
+        self.counts.waited(delivery.entry, self.context.clock.wall_ms());
+        if grant.crashes > 0 {
+            self.counts_of(task).takeovers.inc();
+        }
         let guard = self.context.beats.register(Alive {
             held: grant.held.clone(),
             lock: lock.clone(),
@@ -208,12 +220,19 @@ impl Executor {
         effect: &Arc<dyn Effect>,
         place: &mut Place,
     ) -> Result<Failure, Exit> {
+        let counts = self.counts_of(task);
+        let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
         place.started();
         let limit = time_limit(task, entry);
         let answer = self.context.stores.ledger.perform(task, None, effect, limit).await;
         place.ended(None);
+        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
+            counts.ran(self.context.clock.now().saturating_since(begun));
+        }
         match answer {
             Ok(Performed::Committed) => {
+                self.counts.waited(delivery.entry, begun_ms);
+                counts.succeeded.inc();
                 outcome_log::succeeded(task, None);
                 Err(Exit::Acknowledge)
             }
@@ -236,9 +255,11 @@ impl Executor {
         guard: &Guard,
         place: &mut Place,
     ) -> Result<RunEnd, Exit> {
+        let begun = self.context.clock.now();
         place.started();
         let end = self.perform_until_answered(task, entry, effect, grant, guard).await;
         place.ended(None);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -263,6 +284,7 @@ impl Executor {
             let ledger = &self.context.stores.ledger;
             let error = match ledger.perform(task, Some(grant), effect, limit).await {
                 Ok(Performed::Committed) => {
+                    self.counts_of(task).succeeded.inc();
                     outcome_log::succeeded(task, Some(grant));
                     return Err(Exit::Acknowledge);
                 }
@@ -270,6 +292,7 @@ impl Executor {
                     return Ok(RunEnd { answer: Some(Err(failure)), interrupted: None });
                 }
                 Ok(Performed::Stale | Performed::NotClaimed(_)) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Err(Exit::Leave);
                 }
@@ -312,9 +335,11 @@ impl Executor {
         if !guard.may_start() {
             return interrupted(Interruption::LeaseLost);
         }
+        let begun = self.context.clock.now();
         place.started();
         let end = self.run_handler(task, entry, handler, grant, guard).await;
         place.ended(permit);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -377,6 +402,7 @@ impl Executor {
                 self.context.stores.ledger.record(task, &grant.held, verdict.clone()).await;
             let error = match answer {
                 Ok(Recorded::Committed) => {
+                    self.counts.verdict(&self.counts_of(task), &verdict);
                     outcome_log::verdict(task, grant, &verdict);
                     return if verdict == Verdict::Released {
                         Exit::HandOver
@@ -385,6 +411,7 @@ impl Executor {
                     };
                 }
                 Ok(Recorded::Stale) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Exit::Leave;
                 }

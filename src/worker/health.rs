@@ -8,6 +8,7 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -100,18 +101,27 @@ pub struct Store {
     clock: Clock,
     state: watch::Sender<State>,
     refusals: Mutex<Refusals>,
+    errors: AtomicU64,
+    probes: AtomicU64,
 }
 
 impl Store {
     fn new(name: &'static str, clock: Clock) -> Self {
-        let state = watch::Sender::new(State::Doubted);
-        Self { name, clock, state, refusals: Mutex::default() }
+        Self {
+            name,
+            clock,
+            state: watch::Sender::new(State::Doubted),
+            refusals: Mutex::default(),
+            errors: AtomicU64::new(0),
+            probes: AtomicU64::new(0),
+        }
     }
 
     /// A call failed with `error`: the next probe decides. It is told at debug level only, unless
     /// it is one that somebody has to mend and the probe does not meet it.
     pub fn doubt(&self, error: &impl StoreError) {
         tracing::debug!("{}: {error}", self.name);
+        self.errors.fetch_add(1, Ordering::Relaxed);
         if !error.is_transient() {
             self.refusals().unexplained = Some(error.to_string());
         }
@@ -122,6 +132,21 @@ impl Store {
             }
             up
         });
+    }
+
+    /// `redis`, `postgres`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How many calls have failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// How often it was probed.
+    pub fn probes(&self) -> u64 {
+        self.probes.load(Ordering::Relaxed)
     }
 
     /// The state now.
@@ -141,6 +166,7 @@ impl Store {
     }
 
     fn probed(&self, answer: Result<(), impl StoreError>) {
+        self.probes.fetch_add(1, Ordering::Relaxed);
         let now = self.clock.now();
         let error = match answer {
             Ok(()) => return self.answered(now),
@@ -219,6 +245,11 @@ impl Health {
             redis: Store::new("redis", clock),
             postgres: Store::new("postgres", clock),
         })
+    }
+
+    /// Each store.
+    pub fn stores(&self) -> [&Store; 2] {
+        [&self.redis, &self.postgres]
     }
 
     /// Whether both are up.

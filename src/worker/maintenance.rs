@@ -91,11 +91,10 @@ impl Maintenance {
             Err(error) => Err(error),
         };
         match entry {
-            Ok(entry) => {
-                if let Err(error) = self.context.stores.ledger.promoted(&due, entry).await {
-                    self.context.health.postgres.doubt(&error);
-                }
-            }
+            Ok(entry) => match self.context.stores.ledger.promoted(&due, entry).await {
+                Ok(()) => self.context.counts.promoted.inc(),
+                Err(error) => self.context.health.postgres.doubt(&error),
+            },
             // The row stays as it is; its reservation ends by itself.
             Err(error) => self.context.health.redis.doubt(&error),
         }

@@ -7,9 +7,11 @@
 //! - [`health`]: which store answers, and a probe of the one that does not;
 //! - [`slots`]: who is in flight, and how much more may be;
 //! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
+//! - [`counts`]: what is counted of all that;
 //! - [`stop`]: the phase of the drain as the executor feels it;
 //! - [`progress`]: what the watchdog is tied to.
 
+pub mod counts;
 pub mod executor;
 pub mod fetcher;
 pub mod health;
@@ -67,6 +69,8 @@ pub struct Context {
     pub health: Arc<health::Health>,
     /// What runs, as the heartbeat sees it.
     pub beats: Arc<heartbeat::Beats>,
+    /// What is counted.
+    pub counts: Arc<counts::Counts>,
     /// Times and limits.
     pub limits: Limits,
 }

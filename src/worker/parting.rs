@@ -104,7 +104,10 @@ impl Executor {
         refused: Claimed,
     ) -> Exit {
         match refused {
-            Claimed::Done(_) | Claimed::Delayed => Exit::Acknowledge,
+            Claimed::Done(_) | Claimed::Delayed => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
+            }
             Claimed::Running { remaining } => Exit::Postpone(remaining),
             Claimed::Contended { .. } => self.contended(delivery, task).await,
             Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
@@ -136,6 +139,7 @@ impl Executor {
         let ledger = &self.context.stores.ledger;
         match ledger.bury(&delivery.queue, delivery.entry, &delivery.raw, malformed).await {
             Ok(()) => {
+                self.counts.refused(malformed.reason.as_str());
                 tracing::warn!(
                     QUEUE = %delivery.queue,
                     "entry {} dead-lettered as {}: {}",
@@ -187,8 +191,18 @@ impl Executor {
         reason: DelayReason,
     ) -> Exit {
         match self.context.stores.ledger.delay(task, delay, reason).await {
-            Ok(Delayed::Committed | Delayed::Done) => Exit::Acknowledge,
+            Ok(Delayed::Committed) => {
+                self.counts_of(task).delayed.inc();
+                self.counts.delayed(reason);
+                Exit::Acknowledge
+            }
+            Ok(Delayed::Done) => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
+            }
             Ok(Delayed::GaveUp) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("unknown_kind");
                 tracing::warn!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: no worker knew its kind in time"
@@ -205,6 +219,8 @@ impl Executor {
     async fn condemn(&self, task: &Arc<Task>, crashes: u32) -> Exit {
         match self.context.stores.ledger.condemn(task).await {
             Ok(Recorded::Committed) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("crashed");
                 tracing::error!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: its worker went away {crashes} times in a row while it ran"

@@ -160,6 +160,11 @@ impl Slots {
         self.state().dispatch.running()
     }
 
+    /// How many tasks of this queue are in flight.
+    pub fn in_flight(&self) -> usize {
+        self.state().entries.len()
+    }
+
     /// Takes a place for the delivery; `None` if the same entry is in flight here already.
     pub fn take(self: &Arc<Self>, delivery: &Delivery) -> Option<Place> {
         let bytes = delivery.raw.bytes();
