@@ -76,14 +76,14 @@ pub enum LeaseError {
     #[error(transparent)]
     Redis(#[from] RedisError),
     /// Fewer than a majority of the lock nodes answered.
-    #[error("{} of {nodes} lock nodes away, {needed} must answer: {}", .away.len(), .away.join("; "))]
+    #[error("{} of {nodes} lock nodes away, {needed} must answer: {}", .away.len(), told(.away))]
     NoQuorum {
         /// How many nodes there are.
         nodes: usize,
         /// How many are a majority.
         needed: usize,
-        /// Which have no vote now, without credentials, and why.
-        away: Vec<String>,
+        /// Which have no vote now, and why.
+        away: Vec<RedisError>,
     },
     /// The lock was granted so late that it was worth nothing, and given back.
     #[error(
@@ -101,7 +101,23 @@ impl LeaseError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Redis(error) => error.is_transient(),
-            Self::NoQuorum { .. } | Self::Spent { .. } => true,
+            Self::NoQuorum { away, .. } => away.iter().all(RedisError::is_transient),
+            Self::Spent { .. } => true,
         }
     }
+}
+
+/// The errors of lock nodes, with the names that the settings of nodes have.
+fn told(away: &[RedisError]) -> String {
+    let one = |error: &RedisError| match error {
+        RedisError::Unavailable { address, message } => format!("{address}: {message}"),
+        RedisError::Misconfigured { address, message } => {
+            format!("{address} {}", message.replace("`redis.", "`lease."))
+        }
+        RedisError::Timeout { address, .. } => {
+            format!("{address}: no answer within lease.node_timeout")
+        }
+        RedisError::Refused { .. } => error.to_string(),
+    };
+    away.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -14,7 +14,7 @@ use crate::config::{
 use crate::connection::{PasswordSource, RedisTarget, TargetError};
 use crate::domain::WorkerId;
 use crate::lease::{LeaseStore, QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases};
-use crate::ledger::{PostgresLedger, PostgresOptions};
+use crate::ledger::{PostgresLedger, PostgresOptions, Retention};
 use crate::protocol::drain::Budget;
 use crate::protocol::quorum::Retry;
 use crate::queue::{RedisQueue, RedisQueueOptions};
@@ -124,6 +124,14 @@ pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         lease: config.lease.ttl,
         sweep: config.lease.sweep,
+        suspect_wait: config.lease.suspect_wait,
+        retention: Retention {
+            succeeded: config.retention.succeeded,
+            failed: config.retention.failed,
+            letters: config.retention.dead_letters,
+            batch: config.retention.batch,
+        },
+        prune_every: config.retention.every,
         unknown_kind_give_up: config.unknown_kind.give_up,
     }
 }
@@ -148,12 +156,12 @@ pub(super) fn budget(config: &Config) -> Budget {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// `redis.url`
-    #[error("redis.url: {0}")]
+    #[error("redis.url cannot be used")]
     Redis(#[from] TargetError),
     /// `lease.nodes`
-    #[error("lease.nodes: {0}")]
-    LockNode(TargetError),
+    #[error("lease.nodes cannot be used")]
+    LockNode(#[source] TargetError),
     /// `postgres.url`
-    #[error("postgres.url: {0}")]
+    #[error("postgres.url cannot be used")]
     Postgres(#[from] sqlx::Error),
 }

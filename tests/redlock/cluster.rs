@@ -42,9 +42,9 @@ impl Cluster {
         QuorumLeases::new(self.options())
     }
 
-    /// A store with the product's default of 50 ms for a node.
+    /// A store that does not wait long for a node.
     pub(crate) fn brisk(&self) -> QuorumLeases {
-        let node_timeout = Duration::from_millis(50);
+        let node_timeout = Duration::from_millis(150);
         QuorumLeases::new(QuorumLeaseOptions { node_timeout, ..self.options() })
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use queue_worker::clock::Clock;
 use queue_worker::connection::RedisTarget;
-use queue_worker::lease::{Acquired, LeaseError, LeaseStore, QuorumLeaseOptions, QuorumLeases};
+use queue_worker::lease::{
+    Acquired, LeaseError, LeaseStore, Lock, QuorumLeaseOptions, QuorumLeases,
+};
 use queue_worker::protocol::quorum::Retry;
 use tokio::time::Instant;
 
@@ -15,33 +17,48 @@ use super::common::{TcpProxy, wait_for};
 /// What scenario 21 allows.
 const LIMIT: Duration = Duration::from_millis(200);
 
-/// Takes and gives back locks, none of which may take long; answers the slowest.
-async fn brisk_locks(store: &QuorumLeases, count: usize) -> Duration {
-    let mut slowest = Duration::ZERO;
-    for n in 0..count {
+/// How many of twenty locks may take longer on a machine that is busy with other things. If anybody
+/// waited for a node that does not answer, most would.
+const HICCUPS: usize = 2;
+
+/// Takes twenty locks, which must not take long.
+async fn take_briskly(store: &QuorumLeases, prefix: &str) -> Vec<Lock> {
+    let (mut locks, mut times) = (Vec::new(), Vec::new());
+    for n in 0..20 {
         let since = Instant::now();
-        let lock = granted(store, &format!("k{n}")).await;
-        let took = since.elapsed();
-        assert!(took < LIMIT, "lock {n} took {took:?}");
-        slowest = slowest.max(took);
+        locks.push(granted(store, &format!("{prefix}{n}")).await);
+        times.push(since.elapsed());
+    }
+    let slow = times.iter().filter(|took| **took >= LIMIT).count();
+    assert!(slow <= HICCUPS, "{times:?}");
+    locks
+}
+
+/// Takes, renews and gives back; only taking must not take long.
+async fn lock_briskly(store: &QuorumLeases) {
+    for lock in take_briskly(store, "r").await {
         store.renew(std::slice::from_ref(&lock)).await.expect("a majority renews");
         store.release(&lock).await.expect("a majority releases");
     }
-    slowest
 }
 
 #[tokio::test]
 async fn scenario_21_a_paused_node_slows_nobody() {
     let cluster = Cluster::start().await;
-    let (known, new) = (cluster.brisk(), cluster.brisk());
+    let patient = QuorumLeaseOptions { node_timeout: Duration::from_secs(10), ..cluster.options() };
+    let (known, new) = (QuorumLeases::new(patient.clone()), QuorumLeases::new(patient));
+    let brisk = cluster.brisk();
     granted(&known, "first").await;
     cluster.nodes[1].stop();
-    brisk_locks(&known, 20).await;
-    brisk_locks(&new, 20).await;
+    take_briskly(&known, "a").await;
+    take_briskly(&new, "b").await;
+    lock_briskly(&brisk).await;
     cluster.nodes[1].cont();
-    wait_for("what came late to be undone", async || cluster.nodes[1].run::<u64>("DBSIZE") == 0)
-        .await;
-    brisk_locks(&known, 5).await;
+    wait_for("what came late to be undone or to end", async || {
+        cluster.nodes[1].run::<u64>("DBSIZE") == 0
+    })
+    .await;
+    lock_briskly(&brisk).await;
 }
 
 #[tokio::test]
@@ -50,8 +67,8 @@ async fn a_dead_node_slows_nobody() {
     let store = cluster.brisk();
     granted(&store, "first").await;
     cluster.nodes[2].kill();
-    brisk_locks(&store, 20).await;
-    brisk_locks(&cluster.brisk(), 5).await;
+    lock_briskly(&store).await;
+    lock_briskly(&cluster.brisk()).await;
 }
 
 /// A port that lets nobody connect and refuses nobody: its queue of connections is full.
@@ -73,18 +90,15 @@ async fn a_node_that_cannot_be_reached_slows_nobody() {
     let store = QuorumLeases::new(QuorumLeaseOptions { targets, ..cluster.options() });
     let since = Instant::now();
     store.check().await.expect("two suffice");
+    // Connecting to the third takes 2 s.
     assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
-    let brisk = Duration::from_millis(50);
-    let mut targets = cluster.targets();
-    targets[0] = RedisTarget::parse(&format!("redis://{address}"), None, None).expect("a url");
-    let options = QuorumLeaseOptions { targets, node_timeout: brisk, ..cluster.options() };
-    brisk_locks(&QuorumLeases::new(options), 20).await;
+    take_briskly(&store, "k").await;
 }
 
 #[tokio::test]
 async fn a_late_answer_to_a_lost_attempt_is_undone() {
     let cluster = Cluster::start().await;
-    let store = cluster.brisk();
+    let store = cluster.store();
     let first = granted(&store, "first").await;
     store.release(&first).await.expect("released");
     for node in &cluster.nodes[..2] {
@@ -101,7 +115,7 @@ async fn a_late_answer_to_a_lost_attempt_is_undone() {
 #[tokio::test]
 async fn a_late_answer_after_the_release_is_undone() {
     let cluster = Cluster::start().await;
-    let store = cluster.brisk();
+    let store = cluster.store();
     let first = granted(&store, "first").await;
     store.release(&first).await.expect("released");
     cluster.nodes[2].run::<()>("CONFIG RESETSTAT");
@@ -176,10 +190,11 @@ async fn a_minority_fails_fast_and_says_who_is_away() {
     cluster.nodes[0].kill();
     cluster.nodes[2].stop();
     cluster.nodes[1].run::<()>("CONFIG RESETSTAT");
-    for _ in 0..10 {
+    let mut times = Vec::new();
+    for n in 0..10 {
         let since = Instant::now();
-        let error = store.acquire("other").await.expect_err("no majority");
-        assert!(since.elapsed() < LIMIT, "{:?}", since.elapsed());
+        let error = store.acquire(&format!("other{n}")).await.expect_err("no majority");
+        times.push(since.elapsed());
         let (first, third) = (cluster.nodes[0].port, cluster.nodes[2].port);
         let error = error.to_string();
         assert!(
@@ -188,12 +203,14 @@ async fn a_minority_fails_fast_and_says_who_is_away() {
         );
         assert!(error.starts_with("2 of 3 lock nodes away, 2 must answer"), "{error}");
     }
+    let slow = times.iter().filter(|took| **took >= LIMIT).count();
+    assert!(slow <= HICCUPS, "{times:?}");
     store.renew(std::slice::from_ref(&lock)).await.expect_err("no majority");
     store.check().await.expect_err("no majority");
     set_and_undone(&cluster.nodes[1]).await;
     cluster.nodes[2].cont();
     voting(&store).await;
-    granted(&store, "other").await;
+    granted(&store, "other0").await;
 }
 
 #[tokio::test]

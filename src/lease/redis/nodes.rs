@@ -10,7 +10,7 @@ use super::member::Member;
 use super::node::Key;
 use crate::clock::Clock;
 use crate::connection::RedisError;
-use crate::lease::{Acquired, LeaseError, Renewal};
+use crate::lease::{Acquired, LeaseError, Renewal, told};
 use crate::protocol::quorum::{Hold, confirm, majority};
 
 /// The nodes, and the tasks that put a group to one of them each.
@@ -26,7 +26,7 @@ impl Nodes {
         Self { members, ttl, clock, voters: Mutex::default() }
     }
 
-    pub(super) fn no_quorum(&self, away: Vec<String>) -> LeaseError {
+    pub(super) fn no_quorum(&self, away: Vec<RedisError>) -> LeaseError {
         let nodes = self.members.len();
         LeaseError::NoQuorum { nodes, needed: majority(nodes), away }
     }
@@ -36,7 +36,7 @@ impl Nodes {
         &self,
         errors: impl Iterator<Item = Option<&'a RedisError>>,
     ) -> Result<(), LeaseError> {
-        let away: Vec<String> = errors.flatten().map(told).collect();
+        let away: Vec<RedisError> = errors.flatten().cloned().collect();
         let nodes = self.members.len();
         if nodes - away.len() >= majority(nodes) { Ok(()) } else { Err(self.no_quorum(away)) }
     }
@@ -76,24 +76,10 @@ impl Nodes {
             match member.news() {
                 Some(Ok(())) => tracing::info!("lock node {} is back", member.address()),
                 Some(Err(error)) => {
-                    tracing::warn!("a lock node is away: {}", told(&error));
+                    tracing::warn!("a lock node is away: {}", told(&[error]));
                 }
                 None => {}
             }
         }
-    }
-}
-
-/// A node's error, with the names that the settings of nodes have.
-pub(super) fn told(error: &RedisError) -> String {
-    match error {
-        RedisError::Unavailable { address, message } => format!("{address}: {message}"),
-        RedisError::Misconfigured { address, message } => {
-            format!("{address} {}", message.replace("`redis.", "`lease."))
-        }
-        RedisError::Timeout { address, .. } => {
-            format!("{address}: no answer within lease.node_timeout")
-        }
-        RedisError::Refused { .. } => error.to_string(),
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Each lock is answered as soon as its votes decide, so a node that is dead or paused slows nothing
 //! that the others can decide. Invariants: what did not win is deleted on every node that granted
-//! it, late answers included; nothing is sent to a node once a lock of the group has been answered,
-//! so that no attempt can overtake a release.
+//! it, late answers included, and before the answer on those that were heard, so that a second try
+//! does not meet the first; nothing is sent to a node once a lock of the group has been answered, so
+//! that no attempt can overtake a release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use tokio::sync::{mpsc, watch};
 
 use super::member::{Answers, Failed, Member};
 use super::node::Key;
-use super::nodes::{Nodes, told};
+use super::nodes::Nodes;
 use crate::clock::BootInstant;
 use crate::coalesce::{Pending, Reply};
 use crate::connection::RedisError;
 use crate::domain::LockToken;
 use crate::lease::{LeaseError, Lock};
-use crate::protocol::quorum::{Ballot, Decision, decide, validity};
+use crate::protocol::quorum::{Ballot, Decision, Vote, decide, validity};
 
 /// What came of one attempt.
 pub(super) enum Attempt {
@@ -39,21 +40,30 @@ pub(super) async fn acquire(
     let tokens = names.iter().map(|_| LockToken::random()).collect();
     let group = Arc::new(Group { names, tokens });
     let started = nodes.clock.now();
-    let (answer, mut answers) = mpsc::channel(nodes.members.len());
+    let (word, mut words) = mpsc::channel(2 * nodes.members.len());
     let (counted, count) = watch::channel(Count::Open);
     for (at, member) in nodes.members.iter().enumerate() {
-        let (group, answer, count) = (Arc::clone(&group), answer.clone(), count.clone());
-        nodes.spawn(ask(Arc::clone(member), at, group, answer, count));
+        let (group, word, count) = (Arc::clone(&group), word.clone(), count.clone());
+        nodes.spawn(ask(Arc::clone(member), at, group, word, count));
     }
-    drop(answer);
+    drop(word);
     let mut poll = Poll::new(&nodes, group, started, replies);
     while poll.open > 0
-        && let Some((at, answer)) = answers.recv().await
+        && let Some(word) = words.recv().await
     {
-        poll.hear(at, answer);
+        poll.hear(word);
         poll.answer_winners(&counted);
     }
     counted.send_replace(Count::Over(poll.lost()));
+    // Each node that answered gives back within its timeout.
+    while poll.has_lost()
+        && poll.holding.contains(&true)
+        && let Some(word) = words.recv().await
+    {
+        if let Word::GivenBack(_) = word {
+            poll.hear(word);
+        }
+    }
     poll.answer_others();
     nodes.tell_news();
 }
@@ -68,11 +78,6 @@ impl Group {
     fn keys(&self) -> Vec<Key<'_>> {
         self.names.iter().map(|name| &**name).zip(self.tokens.iter().copied()).collect()
     }
-
-    /// Those that did not win.
-    fn lost(&self, lost: &[bool]) -> Vec<Key<'_>> {
-        self.keys().into_iter().zip(lost).filter(|(_, lost)| **lost).map(|(key, _)| key).collect()
-    }
 }
 
 /// How far the count of a group has come.
@@ -85,14 +90,20 @@ enum Count {
     Over(Arc<[bool]>),
 }
 
-type Heard = (usize, Result<Answers, RedisError>);
+/// What the task of a node tells.
+enum Word {
+    /// The node's answer, or why there is none.
+    Answer(usize, Result<Answers, RedisError>),
+    /// What it granted and did not win is deleted there.
+    GivenBack(usize),
+}
 
 /// Puts a group to one node; deletes there what did not win.
 async fn ask(
     member: Arc<Member>,
     at: usize,
     group: Arc<Group>,
-    answers: mpsc::Sender<Heard>,
+    words: mpsc::Sender<Word>,
     mut count: watch::Receiver<Count>,
 ) {
     let keys = group.keys();
@@ -101,18 +112,25 @@ async fn ask(
         // The sender goes away only with the count.
         let _ = closing.wait_for(|count| !matches!(count, Count::Open)).await;
     };
-    let (answer, sent) = match member.acquire(&keys, closed).await {
-        Ok(answer) => (Ok(answer), true),
-        Err(Failed { error, sent }) => (Err(error), sent),
+    let (answer, may_hold): (_, Vec<bool>) = match member.acquire(&keys, closed).await {
+        Ok(answer) => {
+            let granted = answer.votes.iter().map(|vote| *vote == Vote::Granted).collect();
+            (Ok(answer), granted)
+        }
+        Err(Failed { error, sent }) => (Err(error), vec![sent; keys.len()]),
     };
-    // Nobody listens once the count is over.
-    let _ = answers.send((at, answer)).await;
-    if !sent {
+    // Nobody listens any more once the count is over.
+    let _ = words.send(Word::Answer(at, answer)).await;
+    if !may_hold.contains(&true) {
+        let _ = words.send(Word::GivenBack(at)).await;
         return;
     }
-    let lost = match count.wait_for(|count| matches!(count, Count::Over(_))).await {
+    let lost: Vec<Key<'_>> = match count.wait_for(|count| matches!(count, Count::Over(_))).await {
         Ok(count) => match &*count {
-            Count::Over(lost) => group.lost(lost),
+            Count::Over(lost) => {
+                let back = lost.iter().zip(&may_hold).map(|(lost, may_hold)| *lost && *may_hold);
+                keys.iter().zip(back).filter(|(_, back)| *back).map(|(key, _)| *key).collect()
+            }
             Count::Open | Count::Closed => Vec::new(),
         },
         // The count was given up with the store.
@@ -122,6 +140,7 @@ async fn ask(
         // Where this fails, the time to live ends the lock.
         let _ = member.release(&lost).await;
     }
+    let _ = words.send(Word::GivenBack(at)).await;
 }
 
 /// The count of a group.
@@ -135,8 +154,10 @@ struct Poll<'a> {
     decisions: Vec<Decision>,
     /// How many are not decided.
     open: usize,
+    /// Which nodes answered, and may still hold what was lost.
+    holding: Vec<bool>,
     /// Which nodes have no vote, and why.
-    away: Vec<String>,
+    away: Vec<RedisError>,
 }
 
 impl<'a> Poll<'a> {
@@ -155,19 +176,28 @@ impl<'a> Poll<'a> {
             decisions: vec![Decision::Open; open],
             replies: replies.into_iter().map(Some).collect(),
             open,
+            holding: vec![false; nodes.members.len()],
             away: Vec::new(),
         }
     }
 
-    fn hear(&mut self, at: usize, answer: Result<Answers, RedisError>) {
+    fn hear(&mut self, word: Word) {
+        let (at, answer) = match word {
+            Word::Answer(at, answer) => (at, answer),
+            Word::GivenBack(at) => {
+                self.holding[at] = false;
+                return;
+            }
+        };
+        self.holding[at] = answer.is_ok();
         let votes = match answer {
             Ok(Answers { votes, counts: true }) => votes,
             Ok(Answers { counts: false, .. }) => {
-                self.away.push(told(&self.nodes.members[at].too_young()));
+                self.away.push(self.nodes.members[at].too_young());
                 Vec::new()
             }
             Err(error) => {
-                self.away.push(told(&error));
+                self.away.push(error);
                 Vec::new()
             }
         };
@@ -179,7 +209,7 @@ impl<'a> Poll<'a> {
         self.open = self.decisions.iter().filter(|one| **one == Decision::Open).count();
     }
 
-    /// Answers what is won at once; what is lost waits until its deletion has been arranged.
+    /// Answers what is won at once; what is lost waits until it is given back.
     fn answer_winners(&mut self, counted: &watch::Sender<Count>) {
         let now = self.nodes.clock.now();
         let elapsed = now.saturating_since(self.started);
@@ -199,6 +229,10 @@ impl<'a> Poll<'a> {
             let (name, token) = (self.group.names[at].as_ref().to_owned(), self.group.tokens[at]);
             reply.answer(Ok(Attempt::Granted(Lock { name, token, valid_until })));
         }
+    }
+
+    fn has_lost(&self) -> bool {
+        self.decisions.iter().any(|decision| *decision != Decision::Won)
     }
 
     fn lost(&self) -> Arc<[bool]> {

@@ -20,7 +20,7 @@ use super::poll::{self, Attempt};
 use super::{MAX_GROUP, if_still_valid, key};
 use crate::clock::Clock;
 use crate::coalesce::{Coalescer, Pending};
-use crate::connection::RedisTarget;
+use crate::connection::{RedisError, RedisTarget};
 use crate::lease::{Acquired, LeaseError, LeaseStore, Lock, Renewal};
 use crate::protocol::quorum::{Retry, majority};
 
@@ -103,7 +103,10 @@ impl QuorumLeases {
     }
 
     fn stopped(&self) -> LeaseError {
-        self.nodes.no_quorum(vec!["the lock store is being shut down".into()])
+        self.nodes.no_quorum(vec![RedisError::Unavailable {
+            address: "every node".into(),
+            message: "the lock store is being shut down".into(),
+        }])
     }
 }
 
