@@ -24,6 +24,10 @@ use super::tree::{Config, QueueSettings};
 /// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
 const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// A handler that is dropped for not ending in time, what is then recorded and handed over, and the
+/// parts of the process that end after that: each has a second.
+const LEAST_MARGIN: Duration = Duration::from_secs(3);
+
 /// What the Redis client takes.
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
@@ -201,6 +205,16 @@ impl Rules<'_> {
     }
 
     fn drain(&mut self, config: &Config) {
+        if config.drain.margin < LEAST_MARGIN {
+            self.broken(
+                &["drain.margin"],
+                format!(
+                    "{} is too short to give tasks and locks back in",
+                    show(config.drain.margin)
+                ),
+                format!("raise drain.margin to at least \"{}\"", show(LEAST_MARGIN)),
+            );
+        }
         let drain = &config.drain;
         let needed = drain.timeout + drain.kill_after + drain.margin;
         let allowed = drain.stop_timeout.unwrap_or(DEFAULT_STOP_TIMEOUT);

@@ -87,6 +87,7 @@ pub(super) fn stores(
 pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         lease: config.lease.ttl,
+        drain_grace: config.drain.kill_after,
         sweep: config.lease.sweep,
         suspect_wait: config.lease.suspect_wait,
         retention: Retention {

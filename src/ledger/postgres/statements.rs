@@ -45,9 +45,9 @@ pub(super) const CLAIM: &str = concat!(
          waits_since = NULL, payload = NULL, entry = NULL, queue = excluded.queue \
      WHERE t.hash = excluded.hash AND ",
     claimable!(),
-    " AND t.crashes + ",
+    " AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int AND t.crashes + ",
+    " <= $4::int) AND t.crashes + ",
     crash!(),
     " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
@@ -193,9 +193,9 @@ pub(super) const DELAY: &str = concat!(
              THEN COALESCE(t.waits_since, excluded.waits_since) END \
      WHERE t.hash = excluded.hash AND (t.status = 'delayed' OR ",
     claimable!(),
-    ") AND t.crashes + ",
+    ") AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
+    " <= $4::int) RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
          clock_timestamp() - t.waits_since) * 1000, 0)::bigint"
 );
 
