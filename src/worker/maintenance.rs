@@ -68,7 +68,10 @@ impl Maintenance {
             tokio::select! {
                 biased;
                 () = leaving.cancelled() => return,
-                _ = reap.tick() => self.reap().await,
+                _ = reap.tick() => {
+                    self.reap().await;
+                    self.find_strays().await;
+                }
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::select! {
@@ -126,6 +129,14 @@ impl Maintenance {
                 self.context.health.postgres.doubt(&error);
                 false
             }
+        }
+    }
+
+    async fn find_strays(&self) {
+        match self.context.stores.ledger.find_strays().await {
+            Ok(0) => {}
+            Ok(strays) => tracing::warn!("{strays} claimed tasks were left behind; taken up again"),
+            Err(error) => self.context.health.postgres.doubt(&error),
         }
     }
 
