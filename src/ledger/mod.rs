@@ -92,6 +92,12 @@ pub enum Claimed {
         /// By the database's clock.
         remaining: Duration,
     },
+    /// It has crashed workers `crashes` times in a row and is claimed only to run alone:
+    /// [`Ledger::claim`].
+    Suspect {
+        /// How often.
+        crashes: u32,
+    },
     /// Its lease has expired and it has crashed workers `crashes` times in a row, this one
     /// included, which is over the limit: [`Ledger::condemn`] it.
     Poisoned {
@@ -229,7 +235,12 @@ pub trait Ledger: Send + Sync + 'static {
     /// Whether Postgres answers, lets us in, and has a schema that this version can work with.
     async fn check(&self) -> Result<(), LedgerError>;
 
-    /// Claims a task, with its resource in the same transaction, for one lease from now.
+    /// Claims a task that may run beside others, with its resource in the same transaction, for one
+    /// lease from now. A task that has crashed workers twice in a row is refused as a suspect, so
+    /// that its neighbours are not condemned with it.
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
+
+    /// Claims a task, a suspect too, that runs alone in its worker.
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
 
     /// Records how a run ended, under the fence of its claim. Also frees the resource.
@@ -241,7 +252,8 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Result<Recorded, LedgerError>;
 
     /// Applies an effect and records success in one transaction. With `held` absent the claim is
-    /// part of it too (only for a first delivery and an effect with [`Effect::single_commit`]).
+    /// part of it too, in company (only for a first delivery and an effect with
+    /// [`Effect::single_commit`]).
     async fn perform(
         &self,
         task: &Arc<Task>,

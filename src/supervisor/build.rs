@@ -88,6 +88,7 @@ pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         lease: config.lease.ttl,
         sweep: config.lease.sweep,
+        suspect_wait: config.lease.suspect_wait,
         unknown_kind_give_up: config.unknown_kind.give_up,
     }
 }

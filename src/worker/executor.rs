@@ -8,15 +8,21 @@
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
+use super::suspects::Turn;
 use super::{Context, Served, outcome_log};
 use crate::domain::{Delivery, Failure, Interruption, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
@@ -30,6 +36,15 @@ use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_secs(1);
+
+/// Who else is in flight while a task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Company {
+    /// Any others.
+    Others,
+    /// Nobody: the way of a suspect.
+    Nobody,
+}
 
 /// Runs the deliveries of one queue.
 pub struct Executor {
@@ -64,12 +79,51 @@ impl Executor {
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
         };
-        let lock = match self.acquire(&task).await {
-            Ok(lock) => lock,
-            Err(exit) => return (exit, None),
+        let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
+        if exit != Exit::Suspect {
+            return (exit, lock);
+        }
+        self.unlock(lock).await;
+        self.alone(delivery, &task, &entry, place).await
+    }
+
+    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.
+    async fn alone(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        let shared = Arc::clone(place.shared());
+        let patience = self.context.limits.suspect_wait;
+        let turn = tokio::select! {
+            biased;
+            () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
+            turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
-        let exit = self.hold(delivery, &task, &entry, &lock, place).await;
-        (exit, Some(lock))
+        match turn {
+            Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
+            Turn::Later => (self.delay_suspect(task).await, None),
+        }
+    }
+
+    /// Takes the lock, and with it in hand does all the rest.
+    async fn locked(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        company: Company,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        match self.acquire(task).await {
+            Ok(lock) => {
+                let exit = self.hold(delivery, task, entry, company, &lock, place).await;
+                (exit, Some(lock))
+            }
+            Err(exit) => (exit, None),
+        }
     }
 
     /// With the lock in hand: claim, run, record.
@@ -78,6 +132,7 @@ impl Executor {
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
+        company: Company,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
@@ -88,6 +143,7 @@ impl Executor {
         if let Handler::InTransaction(effect) = &entry.handler
             && effect.single_commit()
             && delivery.origin == Origin::Fresh
+            && company == Company::Others
         {
             match self.in_one_commit(delivery, task, entry, effect, place).await {
                 Ok(failure) => failed = Some(failure),
@@ -95,7 +151,12 @@ impl Executor {
             }
         }
         let sent = self.context.clock.now();
-        let grant = match self.context.stores.ledger.claim(task).await {
+        let ledger = &self.context.stores.ledger;
+        let claimed = match company {
+            Company::Others => ledger.claim_in_company(task).await,
+            Company::Nobody => ledger.claim(task).await,
+        };
+        let grant = match claimed {
             Ok(Claimed::Granted(grant)) => grant,
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
             Err(error) => return self.ledger_failed(&error),
@@ -271,13 +332,11 @@ impl Executor {
                 + i64::try_from(limit.as_millis()).unwrap_or(i64::MAX / 2),
             cancel: cancel.clone(),
         };
-        let handler = Arc::clone(handler);
-        let handle = self.context.handlers.spawn(async move { handler.run(run).await });
-        let mut handle = tokio_util::task::AbortOnDropHandle::new(handle);
+        let mut running = self.start(handler, run);
         let why = tokio::select! {
             biased;
-            answer = &mut handle => {
-                return RunEnd { answer: Some(answer_of(answer)), interrupted: None };
+            answer = &mut running => {
+                return RunEnd { answer: Some(answer), interrupted: None };
             }
             () = guard.lost().cancelled() => Interruption::LeaseLost,
             () = self.context.stop.interrupt.cancelled() => Interruption::Drain,
@@ -285,8 +344,20 @@ impl Executor {
         };
         cancel.cancel();
         let grace = entry.kill_after + DROP_MARGIN;
-        let answer = tokio::time::timeout(grace, &mut handle).await.ok().map(answer_of);
+        let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
+    }
+
+    /// Starts a handler where it belongs. What is dropped before it has ended is aborted; a panic is
+    /// the task's failure.
+    fn start(&self, handler: &Arc<dyn ExternalHandler>, run: Run) -> BoxFuture<'static, Answer> {
+        let handler = Arc::clone(handler);
+        if handler.is_light() {
+            let running = AssertUnwindSafe(async move { handler.run(run).await }).catch_unwind();
+            return running.map(|end| end.unwrap_or_else(|panic| Err(panicked(panic)))).boxed();
+        }
+        let running = self.context.handlers.spawn(async move { handler.run(run).await });
+        AbortOnDropHandle::new(running).map(answer_of).boxed()
     }
 
     /// Records the outcome, however long the ledger needs: until it answers or the process goes.
@@ -346,21 +417,24 @@ fn time_limit(task: &Task, entry: &Entry) -> Duration {
     task.timeout.unwrap_or(entry.timeout)
 }
 
+/// What a handler answers.
+type Answer = Result<Option<Bytes>, Failure>;
+
 /// A handler that panicked has failed; one that was aborted has not answered, which only happens
 /// when its runtime shuts down.
-fn answer_of(
-    joined: Result<Result<Option<Bytes>, Failure>, tokio::task::JoinError>,
-) -> Result<Option<Bytes>, Failure> {
-    joined.unwrap_or_else(|error| {
-        let message = match error.try_into_panic() {
-            Ok(panic) => match panic.downcast::<String>() {
-                Ok(text) => *text,
-                Err(panic) => panic
-                    .downcast::<&'static str>()
-                    .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
-            },
-            Err(_) => return Err(Failure::retry("the handler was aborted")),
-        };
-        Err(Failure::retry(format!("the handler panicked: {message}")).with_status("panic"))
+fn answer_of(joined: Result<Answer, tokio::task::JoinError>) -> Answer {
+    joined.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => Err(panicked(panic)),
+        Err(_) => Err(Failure::retry("the handler was aborted")),
     })
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Failure {
+    let message = match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast::<&'static str>()
+            .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
+    };
+    Failure::retry(format!("the handler panicked: {message}")).with_status("panic")
 }

@@ -6,6 +6,7 @@
 //! - [`maintenance`]: promotes due tasks, reaps consumers;
 //! - [`health`]: which store answers, and a probe of the one that does not;
 //! - [`slots`]: who is in flight, and how much more may be;
+//! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
 //! - [`stop`]: the phase of the drain as the executor feels it;
 //! - [`progress`]: what the watchdog is tied to.
 
@@ -19,6 +20,7 @@ mod parting;
 pub mod progress;
 pub mod slots;
 pub mod stop;
+pub mod suspects;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +78,8 @@ pub struct Limits {
     pub lease: Duration,
     /// Between two looks for orphans and due tasks, before jitter.
     pub sweep: Duration,
+    /// How long a suspect waits before the worker starts nothing else.
+    pub suspect_wait: Duration,
     /// How long an unknown kind waits for a worker that knows it.
     pub unknown_kind_give_up: Duration,
 }

@@ -15,6 +15,9 @@ const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 /// A task of an unknown kind waits between these for a worker that knows it.
 const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// A suspect that found no turn here waits between these before it is looked at again.
+const SUSPECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
 /// A row that moved on under our hands is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -33,6 +36,8 @@ pub(super) enum Exit {
     Postpone(Duration),
     /// Nothing can be said about it: it idles, and is reclaimed.
     Leave,
+    /// Its task has crashed workers and has to run alone.
+    Suspect,
 }
 
 impl Executor {
@@ -44,7 +49,7 @@ impl Executor {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
             Exit::Leave => self.unlock(lock).await,
-            Exit::HandOver => {
+            Exit::HandOver | Exit::Suspect => {
                 self.unlock(lock).await;
                 let queue = &self.context.stores.queue;
                 let answer = queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw).await;
@@ -83,7 +88,7 @@ impl Executor {
     }
 
     /// Deletes the lock; where that fails, its time to live does.
-    async fn unlock(&self, lock: Option<Lock>) {
+    pub(super) async fn unlock(&self, lock: Option<Lock>) {
         if let Some(lock) = lock
             && let Err(error) = self.context.stores.leases.release(&lock).await
         {
@@ -111,6 +116,13 @@ impl Executor {
                 );
                 let reason = MalformedReason::Refused;
                 self.bury(delivery, &Malformed { reason, message }).await
+            }
+            Claimed::Suspect { crashes } => {
+                tracing::warn!(
+                    TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+                    "its worker went away {crashes} times in a row while it ran: it runs alone now"
+                );
+                Exit::Suspect
             }
             Claimed::Granted(_) => Exit::HandOver,
         }
@@ -155,6 +167,12 @@ impl Executor {
     pub(super) async fn contended(&self, task: &Arc<Task>) -> Exit {
         let delay = backoff::between(CONTENTION.0, CONTENTION.1, rand::random());
         self.delay(task, delay, DelayReason::Contended).await
+    }
+
+    /// A suspect found no turn to run alone here.
+    pub(super) async fn delay_suspect(&self, task: &Arc<Task>) -> Exit {
+        let delay = backoff::between(SUSPECT.0, SUSPECT.1, rand::random());
+        self.delay(task, delay, DelayReason::Suspect).await
     }
 
     /// Puts the task into Postgres until later.

@@ -107,7 +107,7 @@ pub struct PostgresLedger {
     inner: Arc<Inner>,
     committers: usize,
     group: usize,
-    claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
+    claims: OnceLock<Coalescer<claim::Wish, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
     promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
@@ -230,6 +230,12 @@ impl PostgresLedger {
         started
     }
 
+    async fn claim_as(&self, task: &Arc<Task>, in_company: bool) -> claim::Answer {
+        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
+        let wish = claim::Wish { task: Arc::clone(task), in_company };
+        claims.call(wish).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
     fn gone(&self) -> LedgerError {
         LedgerError::Unavailable {
             address: self.inner.ledger.address().to_owned(),
@@ -260,8 +266,11 @@ impl Ledger for PostgresLedger {
     }
 
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
-        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
-        claims.call(Arc::clone(task)).await.unwrap_or_else(|| Err(self.gone()))
+        self.claim_as(task, false).await
+    }
+
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        self.claim_as(task, true).await
     }
 
     async fn record(

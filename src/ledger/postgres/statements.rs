@@ -26,7 +26,8 @@ macro_rules! claimable {
 }
 
 /// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
-/// whether the task succeeds in this same transaction.
+/// whether the task succeeds in this same transaction, `$11` from how many crashes on a task is left
+/// alone.
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, worker, lease_until, started_at, processed_at) \
@@ -46,7 +47,9 @@ pub(super) const CLAIM: &str = concat!(
     claimable!(),
     " AND t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
+    " <= $4::int AND t.crashes + ",
+    crash!(),
+    " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
 
 /// `$4` ids. What stands in the way of a claim.
