@@ -254,6 +254,8 @@ fn fill_times(report: &mut Report, striker: &Striker, ground: &Ground) {
     report.recovery_p50 = percentile(&measured.seconds, 0.5);
     report.recovery_p99 = percentile(&measured.seconds, 0.99);
     report.recovery_max = measured.seconds.last().copied();
+    report.suspects = measured.suspects;
+    report.suspect_wait_max = (measured.suspects > 0).then_some(measured.suspect_max);
     let record = striker.fleet.record().clone();
     report.drains = record.drains.len();
     report.drain_max = record.drains.iter().max().map(Duration::as_secs_f64);

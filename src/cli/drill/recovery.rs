@@ -3,6 +3,8 @@
 //! At each kill the ledger says which tasks the worker held, and under which fences; from then on
 //! they are watched until each has a higher fence. Kills whose window (TTL + 1 s) overlaps the
 //! outage of a store, or a worker that was frozen, are left out: then nobody could have taken over.
+//! So are suspects, tasks that had crashed before: they wait until a worker has nothing else to do,
+//! for `lease.suspect_wait` and longer while workers go on dying.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,14 +21,33 @@ pub(super) const BOUND: Duration = Duration::from_secs(TTL.as_secs() + 1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// After a store has come back, clients need this long to notice.
 const SETTLING_MS: i64 = 2_000;
+/// A task that had crashed this often in a row is a suspect after one crash more.
+const FIRST_OF_SUSPECT: i32 = 1;
+/// So many of the slowest are told of.
+const SLOWEST: usize = 10;
+
+/// A task in the hands of a worker.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) task_id: String,
+    pub(super) fence: i64,
+    /// Crashes in a row before this run.
+    pub(super) crashes: i32,
+}
 
 /// A task that a killed worker held.
 #[derive(Debug, Clone)]
 struct Orphan {
     kill: usize,
-    task_id: String,
-    fence: i64,
+    held: Held,
     killed_ms: i64,
+}
+
+/// An orphan in other hands.
+#[derive(Debug)]
+struct Recovered {
+    orphan: Orphan,
+    took: Duration,
 }
 
 /// Watches orphans.
@@ -39,8 +60,7 @@ pub(super) struct Recovery {
 struct Book {
     kills: usize,
     open: Vec<Orphan>,
-    /// Kill, when it was, task, and how long its task took.
-    done: Vec<(usize, i64, String, Duration)>,
+    done: Vec<Recovered>,
     /// When nobody could have taken over, in milliseconds of wall clock.
     outages: Vec<(i64, i64)>,
 }
@@ -54,6 +74,9 @@ pub(super) struct Measured {
     pub(super) kills: usize,
     /// Those of them that are left out.
     pub(super) kills_left_out: usize,
+    /// Suspects, which waited until they could run alone, and how long the last one waited.
+    pub(super) suspects: usize,
+    pub(super) suspect_max: f64,
     /// The slowest tasks, for the evidence.
     pub(super) slowest: Vec<(String, f64)>,
 }
@@ -64,17 +87,12 @@ impl Recovery {
     }
 
     /// A worker was killed just now that held these.
-    pub(super) fn killed(&self, held: Vec<(String, i64)>) {
+    pub(super) fn killed(&self, held: Vec<Held>) {
         let killed_ms = Clock::System.wall_ms();
         let mut book = self.book();
         let kill = book.kills;
         book.kills += 1;
-        book.open.extend(held.into_iter().map(|(task_id, fence)| Orphan {
-            kill,
-            task_id,
-            fence,
-            killed_ms,
-        }));
+        book.open.extend(held.into_iter().map(|held| Orphan { kill, held, killed_ms }));
     }
 
     /// From `since` until now a store was away, or a worker frozen.
@@ -93,7 +111,8 @@ impl Recovery {
     }
 
     async fn look(&self, pool: &PgPool) -> anyhow::Result<()> {
-        let ids: Vec<String> = self.book().open.iter().map(|task| task.task_id.clone()).collect();
+        let ids: Vec<String> =
+            self.book().open.iter().map(|orphan| orphan.held.task_id.clone()).collect();
         if ids.is_empty() {
             return Ok(());
         }
@@ -112,23 +131,21 @@ impl Recovery {
             found.insert(row.try_get::<String, _>(0)?, state);
         }
         let mut book = self.book();
-        let Book { open, done, .. } = &mut *book;
-        open.retain(|orphan| {
-            let Some((fence, status, started)) = found.get(&orphan.task_id) else { return true };
-            if *fence == orphan.fence {
-                // Otherwise its last word had been on the way when it died.
-                return status == "running";
-            }
-            let seen = if *fence == orphan.fence + 1 && *started > orphan.killed_ms {
-                *started
-            } else {
-                now
+        for orphan in std::mem::take(&mut book.open) {
+            let Some((fence, status, started)) = found.get(&orphan.held.task_id) else {
+                book.open.push(orphan);
+                continue;
             };
-            let took = u64::try_from(seen - orphan.killed_ms).unwrap_or(0);
-            let task = orphan.task_id.clone();
-            done.push((orphan.kill, orphan.killed_ms, task, Duration::from_millis(took)));
-            false
-        });
+            if *fence == orphan.held.fence {
+                // Otherwise its last word had been on the way when it died.
+                if status == "running" {
+                    book.open.push(orphan);
+                }
+                continue;
+            }
+            let by_next = *fence == orphan.held.fence + 1 && *started > orphan.killed_ms;
+            book.done.push(orphan.recovered(if by_next { *started } else { now }));
+        }
         Ok(())
     }
 
@@ -137,28 +154,66 @@ impl Recovery {
         let mut book = self.book();
         let now = Clock::System.wall_ms();
         for orphan in std::mem::take(&mut book.open) {
-            let took = Duration::from_millis(u64::try_from(now - orphan.killed_ms).unwrap_or(0));
-            book.done.push((orphan.kill, orphan.killed_ms, orphan.task_id, took));
+            book.done.push(orphan.recovered(now));
         }
-        let bound = i64::try_from(BOUND.as_millis()).unwrap_or(i64::MAX);
-        let left_out = |killed: i64| {
-            book.outages.iter().any(|(from, to)| *from <= killed + bound && *to >= killed)
-        };
         let mut kills: HashMap<usize, bool> = HashMap::new();
-        let mut counted = Vec::new();
-        for (kill, killed_ms, task, took) in &book.done {
-            let out = left_out(*killed_ms);
-            kills.insert(*kill, out);
-            if !out {
-                counted.push((task.clone(), took.as_secs_f64()));
+        let mut measured = Measured::default();
+        for Recovered { orphan, took } in &book.done {
+            let out = book.is_outage_near(orphan.killed_ms);
+            kills.insert(orphan.kill, out);
+            if out {
+                continue;
+            }
+            if orphan.held.crashes >= FIRST_OF_SUSPECT {
+                measured.suspects += 1;
+                measured.suspect_max = measured.suspect_max.max(took.as_secs_f64());
+            } else {
+                measured.slowest.push((orphan.held.task_id.clone(), took.as_secs_f64()));
             }
         }
-        counted.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-        Measured {
-            kills: kills.len(),
-            kills_left_out: kills.values().filter(|out| **out).count(),
-            slowest: counted.iter().rev().take(10).cloned().collect(),
-            seconds: counted.into_iter().map(|(_, seconds)| seconds).collect(),
-        }
+        measured.slowest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        measured.seconds = measured.slowest.iter().rev().map(|(_, seconds)| *seconds).collect();
+        measured.slowest.truncate(SLOWEST);
+        measured.kills = kills.len();
+        measured.kills_left_out = kills.values().filter(|out| **out).count();
+        measured
+    }
+}
+
+impl Book {
+    /// Whether a store was away, or a worker frozen, while the tasks of this kill waited.
+    fn is_outage_near(&self, killed_ms: i64) -> bool {
+        let bound = i64::try_from(BOUND.as_millis()).unwrap_or(i64::MAX);
+        self.outages.iter().any(|(from, to)| *from <= killed_ms + bound && *to >= killed_ms)
+    }
+}
+
+impl Orphan {
+    fn recovered(self, at_ms: i64) -> Recovered {
+        let took = u64::try_from(at_ms - self.killed_ms).unwrap_or(0);
+        Recovered { orphan: self, took: Duration::from_millis(took) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(task: &str, crashes: i32) -> Held {
+        Held { task_id: task.to_owned(), fence: 1, crashes }
+    }
+
+    #[test]
+    fn kills_near_an_outage_and_suspects_are_left_out() {
+        let recovery = Recovery::default();
+        recovery.killed(vec![held("a", 0), held("b", 1)]);
+        let measured = recovery.measured();
+        assert_eq!((measured.seconds.len(), measured.suspects), (1, 1));
+        assert_eq!((measured.kills, measured.kills_left_out), (1, 0));
+        recovery.killed(vec![held("c", 0)]);
+        recovery.outage(Clock::System.wall_ms());
+        let measured = recovery.measured();
+        assert_eq!(measured.seconds.len(), 0);
+        assert_eq!((measured.kills, measured.kills_left_out), (2, 2));
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Report {
     pub(super) recovery_p50: Option<f64>,
     pub(super) recovery_p99: Option<f64>,
     pub(super) recovery_max: Option<f64>,
+    pub(super) suspects: usize,
+    pub(super) suspect_wait_max: Option<f64>,
     pub(super) drains: usize,
     pub(super) drain_max: Option<f64>,
     pub(super) faults: BTreeMap<&'static str, u32>,
@@ -120,6 +122,8 @@ impl Report {
         );
         let times = [self.recovery_p50, self.recovery_p99, self.recovery_max].map(seconds);
         row("recovery p50 / p99 / max", times.join(" / "), &note);
+        let note = format!("{} that had crashed before and waited to run alone", self.suspects);
+        row("suspects' wait max", seconds(self.suspect_wait_max), &note);
         let note = format!("{} drains, at most {} s each", self.drains, DRAIN_BUDGET.as_secs());
         row("drain max", seconds(self.drain_max), &note);
         for (fault, count) in &self.faults {

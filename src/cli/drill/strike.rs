@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::fleet::{Fleet, Target};
 use super::ground::{Ground, TTL};
-use super::recovery::Recovery;
+use super::recovery::{Held, Recovery};
 use super::schedule::{Fault, Strike};
 use crate::clock::Clock;
 
@@ -139,7 +139,7 @@ impl Striker {
     }
 
     /// A worker that may be hit, frozen, with the tasks that it holds and their fences.
-    async fn frozen_target(&self, rng: &mut StdRng) -> Option<(Target, Vec<(String, i64)>)> {
+    async fn frozen_target(&self, rng: &mut StdRng) -> Option<(Target, Vec<Held>)> {
         let searching = Instant::now();
         while searching.elapsed() < SEARCH {
             for n in self.choose(rng) {
@@ -157,7 +157,7 @@ impl Striker {
     }
 
     /// What a worker holds; `None` if it must be spared, or if nobody can say.
-    async fn look(&self, target: &Target) -> Option<Vec<(String, i64)>> {
+    async fn look(&self, target: &Target) -> Option<Vec<Held>> {
         // An outage of Postgres is nobody's crash: then nobody needs to be spared.
         if self.ground.is_postgres_away() {
             return Some(Vec::new());
@@ -171,11 +171,16 @@ impl Striker {
         let rows = tokio::time::timeout(LOOK_LIMIT, rows).await.ok()?.ok()?;
         let mut held = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.try_get::<i32, _>(2).ok()? >= LAST_CRASH {
+            let one = Held {
+                task_id: row.try_get(0).ok()?,
+                fence: row.try_get(1).ok()?,
+                crashes: row.try_get(2).ok()?,
+            };
+            if one.crashes >= LAST_CRASH {
                 self.tally().spared += 1;
                 return None;
             }
-            held.push((row.try_get(0).ok()?, row.try_get(1).ok()?));
+            held.push(one);
         }
         Some(held)
     }
