@@ -133,3 +133,44 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, deaf: &AtomicB
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers every chunk that it gets, and tells what it got.
+    async fn echo() -> (u16, JoinSet<Vec<u8>>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind");
+        let port = listener.local_addr().expect("an address").port();
+        let mut owner = JoinSet::new();
+        owner.spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("accept");
+            let (mut got, mut chunk) = (Vec::new(), [0; 64]);
+            while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+                got.extend_from_slice(&chunk[..count]);
+                if stream.write_all(b"+OK\r\n").await.is_err() {
+                    break;
+                }
+            }
+            got
+        });
+        (port, owner)
+    }
+
+    #[tokio::test]
+    async fn an_acknowledgement_arrives_and_its_reply_does_not() {
+        let (port, mut server) = echo().await;
+        let proxy = AckDropper::start(port).await.expect("start");
+        let address = (Ipv4Addr::LOCALHOST, proxy.port());
+        let mut client = TcpStream::connect(address).await.expect("connect");
+        let mut reply = [0; 5];
+        proxy.drop_next();
+        client.write_all(b"PING").await.expect("write");
+        client.read_exact(&mut reply).await.expect("only acknowledgements are hit");
+        client.write_all(b"XACK").await.expect("write");
+        assert_eq!(client.read(&mut reply).await.unwrap_or(0), 0, "no reply, and the end");
+        assert_eq!(proxy.dropped(), 1);
+        let got = server.join_next().await.expect("one").expect("no panic");
+        assert_eq!(got, b"PINGXACK");
+    }
+}
