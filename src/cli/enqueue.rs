@@ -91,13 +91,13 @@ struct Line {
 impl Enqueue {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let config = Config::load(&global.config, &Environment::of_process())?;
-        let target = redis_target(&config.redis)?;
-        let options = RedisQueueOptions {
-            call_timeout: PATIENCE,
-            ..RedisQueueOptions::new(target, WorkerId::random())
+        let stream = |call_timeout| -> anyhow::Result<RedisQueue> {
+            let options = RedisQueueOptions::new(redis_target(&config.redis)?, WorkerId::random());
+            Ok(RedisQueue::new(RedisQueueOptions { call_timeout, ..options }))
         };
         let sink = Sink {
-            stream: RedisQueue::new(options),
+            door: stream(config.redis.connect_timeout)?,
+            stream: stream(PATIENCE)?,
             queue: self.queue.clone(),
             most: config
                 .queues
@@ -106,18 +106,23 @@ impl Enqueue {
                 .map_or(usize::MAX, |queue| queue.max_payload.bytes()),
             json: self.json,
         };
-        if let Some(path) = &self.file {
-            self.many(path, &sink).await?;
-            return Ok(ExitCode::SUCCESS);
+        match &self.file {
+            Some(path) => self.many(path, &sink).await?,
+            None => self.single(&sink).await?,
         }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn single(&self, sink: &Sink) -> anyhow::Result<()> {
         let task = self.one()?;
         sink.check(&task)?;
+        sink.knock().await?;
         let id = task.id.clone();
         sink.add(task).await?;
         if !self.json {
             println!("{id}");
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     fn one(&self) -> anyhow::Result<NewTask> {
@@ -166,6 +171,7 @@ impl Enqueue {
             sink.check(&task).with_context(place)?;
             tasks.push(task);
         }
+        sink.knock().await?;
         let bar = progress(tasks.len());
         let mut added = futures_util::stream::iter(tasks.into_iter().map(|task| sink.add(task)))
             .buffered(IN_FLIGHT);
@@ -235,6 +241,8 @@ fn unhex(text: &str) -> anyhow::Result<Bytes> {
 
 /// Where tasks go.
 struct Sink {
+    /// The same broker with less patience.
+    door: RedisQueue,
     stream: RedisQueue,
     queue: QueueName,
     most: usize,
@@ -254,6 +262,11 @@ impl Sink {
             Ok(_) => Ok(()),
             Err(malformed) => bail!("{}", malformed.message),
         }
+    }
+
+    /// A broker that does not answer at all is told of soon, whatever patience there is for work.
+    async fn knock(&self) -> anyhow::Result<()> {
+        Ok(self.door.check().await?)
     }
 
     async fn add(&self, task: NewTask) -> anyhow::Result<()> {

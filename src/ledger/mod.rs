@@ -139,6 +139,10 @@ pub enum Delayed {
     Committed,
     /// Committed as dead, with a dead letter: acknowledge the entry.
     GaveUp,
+    /// The task has succeeded, failed or died before: acknowledge the entry.
+    Done,
+    /// The row is of another task with the same id: the newcomer is refused.
+    Conflict,
     /// The row is in another state by now; ask for a claim again later.
     Stale,
 }
@@ -167,6 +171,30 @@ pub struct Due {
     pub task_id: String,
     /// For [`Ledger::promoted`]: nothing happens if the row has moved on.
     pub fence: Fence,
+}
+
+/// How long what has ended is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Rows of tasks that succeeded: so long a duplicate is recognised.
+    pub succeeded: Duration,
+    /// Rows of tasks that failed or are dead.
+    pub failed: Duration,
+    /// Dead letters.
+    pub letters: Duration,
+    /// At most so many of a sort in one call.
+    pub batch: u32,
+}
+
+/// What one call of [`Ledger::prune`] deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruned {
+    /// Rows of tasks.
+    pub tasks: u64,
+    /// Dead letters.
+    pub letters: u64,
+    /// Whether a batch was full, so that there may be more.
+    pub more: bool,
 }
 
 /// What a handler does inside the completion's transaction.
@@ -293,6 +321,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// The row's entry is in the stream (again): status `released`.
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError>;
+
+    /// Deletes one small batch of what has outlived `retention`. Resources are never pruned: their
+    /// fences must not start again.
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError>;
 }
 
 /// The ledger could not do what was asked.

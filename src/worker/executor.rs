@@ -19,12 +19,13 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::counts::{KindCounts, QueueCounts};
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
-use super::suspects::Turn;
 use super::{Context, Served, outcome_log};
-use crate::domain::{Delivery, Failure, Interruption, Origin, Task, Verdict};
+use crate::connection::RedisError;
+use crate::domain::{Delivery, Failure, Interruption, LockToken, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
 use crate::lease::{Acquired, Lock};
@@ -36,6 +37,9 @@ use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_secs(1);
+
+/// How often the entry of a task that waits here unclaimed is kept from idling.
+const TOUCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Who else is in flight while a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +54,19 @@ enum Company {
 pub struct Executor {
     pub(super) context: Context,
     pub(super) served: Served,
+    pub(super) counts: QueueCounts,
 }
 
 impl Executor {
     /// An executor for a queue.
-    pub const fn new(context: Context, served: Served) -> Self {
-        Self { context, served }
+    pub fn new(context: Context, served: Served) -> Self {
+        let counts = context.counts.queue(&served.name);
+        Self { context, served, counts }
+    }
+
+    /// What is counted of the task's kind.
+    pub(super) fn counts_of(&self, task: &Task) -> Arc<KindCounts> {
+        self.counts.kind(&task.kind, || self.context.registry.get(task.kind.as_str()).is_some())
     }
 
     /// Runs one delivery to its end.
@@ -71,14 +82,18 @@ impl Executor {
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
         let Some(entry) = self.context.registry.get(task.kind.as_str()) else {
-            return (self.delay_unknown(&task).await, None);
+            return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(&task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
         };
+        if place.shared().suspects.is_taken() {
+            // Brought by a read that was under way when a suspect got the worker to itself.
+            return (Exit::HandOver, None);
+        }
         let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
         if exit != Exit::Suspect {
             return (exit, lock);
@@ -100,11 +115,24 @@ impl Executor {
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
+            () = self.until_taken_away(delivery) => return (Exit::Leave, None),
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
         match turn {
-            Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
-            Turn::Later => (self.delay_suspect(task).await, None),
+            Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
+            None => (self.delay_suspect(delivery, task).await, None),
+        }
+    }
+
+    /// Keeps the entry ours while its task waits; comes back when another worker has it.
+    async fn until_taken_away(&self, delivery: &Delivery) {
+        let entry = [(delivery.queue.clone(), delivery.entry)];
+        loop {
+            tokio::time::sleep(TOUCH_EVERY).await;
+            // An error proves nothing: the entry idles meanwhile, and may be taken.
+            if self.context.stores.queue.touch(&entry).await.is_ok_and(|ours| ours == [false]) {
+                return;
+            }
         }
     }
 
@@ -117,7 +145,7 @@ impl Executor {
         company: Company,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
-        match self.acquire(task).await {
+        match self.acquire(delivery, task).await {
             Ok(lock) => {
                 let exit = self.hold(delivery, task, entry, company, &lock, place).await;
                 (exit, Some(lock))
@@ -146,7 +174,7 @@ impl Executor {
             && company == Company::Others
         {
             match self.in_one_commit(delivery, task, entry, effect, place).await {
-                Ok(failure) => failed = Some(failure),
+                Ok(failure) => failed = failure,
                 Err(exit) => return exit,
             }
         }
@@ -161,6 +189,10 @@ impl Executor {
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
             Err(error) => return self.ledger_failed(&error),
         };
+        self.counts.waited(delivery.entry, self.context.clock.wall_ms());
+        if grant.crashes > 0 {
+            self.counts_of(task).takeovers.inc();
+        }
         let guard = self.context.beats.register(Alive {
             held: grant.held.clone(),
             lock: lock.clone(),
@@ -184,13 +216,20 @@ impl Executor {
         exit
     }
 
-    async fn acquire(&self, task: &Arc<Task>) -> Result<Lock, Exit> {
+    async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
             Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
-                Err(self.contended(task).await)
+                Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
+            // A Redis that is full takes no lock but still gives work out. The ledger decides without
+            // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
+            Err(RedisError::Refused { .. }) => Ok(Lock {
+                name: task.lock_name(),
+                token: LockToken::random(),
+                valid_until: self.context.clock.now(),
+            }),
             Err(error) => {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)
@@ -199,7 +238,8 @@ impl Executor {
     }
 
     /// Claim, effect and success in a single commit. `Ok` with the failure of the effect, which
-    /// left nothing behind and has yet to be recorded under a claim.
+    /// left nothing behind and has yet to be recorded under a claim; or with none if the effect
+    /// takes too long for this way.
     async fn in_one_commit(
         &self,
         delivery: &Delivery,
@@ -207,13 +247,29 @@ impl Executor {
         entry: &Entry,
         effect: &Arc<dyn Effect>,
         place: &mut Place,
-    ) -> Result<Failure, Exit> {
+    ) -> Result<Option<Failure>, Exit> {
+        let counts = self.counts_of(task);
+        let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
         place.started();
+        // Nothing keeps the task alive for others to see until the commit, so it must be quick.
         let limit = time_limit(task, entry);
-        let answer = self.context.stores.ledger.perform(task, None, effect, limit).await;
+        let quick = limit.min(self.context.limits.lease / 2);
+        let answer = tokio::select! {
+            biased;
+            answer = self.context.stores.ledger.perform(task, None, effect, quick) => answer,
+            () = self.context.stop.interrupt.cancelled() => {
+                place.ended(None);
+                return Err(Exit::HandOver);
+            }
+        };
         place.ended(None);
+        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
+            counts.ran(self.context.clock.now().saturating_since(begun));
+        }
         match answer {
             Ok(Performed::Committed) => {
+                self.counts.waited(delivery.entry, begun_ms);
+                counts.succeeded.inc();
                 outcome_log::succeeded(task, None);
                 Err(Exit::Acknowledge)
             }
@@ -221,7 +277,12 @@ impl Executor {
                 Err(self.not_claimed(delivery, task, refused).await)
             }
             Ok(Performed::Stale) => Err(Exit::Postpone(self.context.limits.lease)),
-            Ok(Performed::Failed(failure)) => Ok(failure),
+            Ok(Performed::Failed(failure))
+                if quick < limit && failure.status.as_deref() == Some("timeout") =>
+            {
+                Ok(None)
+            }
+            Ok(Performed::Failed(failure)) => Ok(Some(failure)),
             Err(error) => Err(self.ledger_failed(&error)),
         }
     }
@@ -236,9 +297,11 @@ impl Executor {
         guard: &Guard,
         place: &mut Place,
     ) -> Result<RunEnd, Exit> {
+        let begun = self.context.clock.now();
         place.started();
         let end = self.perform_until_answered(task, entry, effect, grant, guard).await;
         place.ended(None);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -261,8 +324,18 @@ impl Executor {
                 return interrupted(Interruption::LeaseLost);
             }
             let ledger = &self.context.stores.ledger;
-            let error = match ledger.perform(task, Some(grant), effect, limit).await {
+            // An interrupted transaction finds its row released under a higher fence, and rolls back.
+            let answer = tokio::select! {
+                biased;
+                answer = ledger.perform(task, Some(grant), effect, limit) => answer,
+                () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
+                () = self.context.stop.interrupt.cancelled() => {
+                    return interrupted(Interruption::Drain);
+                }
+            };
+            let error = match answer {
                 Ok(Performed::Committed) => {
+                    self.counts_of(task).succeeded.inc();
                     outcome_log::succeeded(task, Some(grant));
                     return Err(Exit::Acknowledge);
                 }
@@ -270,6 +343,7 @@ impl Executor {
                     return Ok(RunEnd { answer: Some(Err(failure)), interrupted: None });
                 }
                 Ok(Performed::Stale | Performed::NotClaimed(_)) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Err(Exit::Leave);
                 }
@@ -286,7 +360,8 @@ impl Executor {
         }
     }
 
-    /// Runs an external handler until it ends or is interrupted.
+    /// Runs an external handler until it ends or is interrupted. A task for which none becomes free
+    /// within a lease is given back.
     async fn run(
         &self,
         task: &Arc<Task>,
@@ -303,13 +378,19 @@ impl Executor {
             () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
             () = self.context.stop.leaving.cancelled() => return interrupted(Interruption::Drain),
             permit = running.acquire_owned() => permit.ok(),
+            // Fetched ahead behind short tasks, and then long ones took all the handlers.
+            () = tokio::time::sleep(self.context.limits.lease) => {
+                return interrupted(Interruption::NoRoom);
+            }
         };
         if !guard.may_start() {
             return interrupted(Interruption::LeaseLost);
         }
+        let begun = self.context.clock.now();
         place.started();
         let end = self.run_handler(task, entry, handler, grant, guard).await;
         place.ended(permit);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -343,7 +424,13 @@ impl Executor {
             () = tokio::time::sleep(limit) => Interruption::Timeout,
         };
         cancel.cancel();
-        let grace = entry.kill_after + DROP_MARGIN;
+        let patience = match why {
+            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace),
+            Interruption::Timeout | Interruption::LeaseLost | Interruption::NoRoom => {
+                entry.kill_after
+            }
+        };
+        let grace = patience + DROP_MARGIN;
         let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
     }
@@ -372,6 +459,7 @@ impl Executor {
                 self.context.stores.ledger.record(task, &grant.held, verdict.clone()).await;
             let error = match answer {
                 Ok(Recorded::Committed) => {
+                    self.counts.verdict(&self.counts_of(task), &verdict);
                     outcome_log::verdict(task, grant, &verdict);
                     return if verdict == Verdict::Released {
                         Exit::HandOver
@@ -380,6 +468,7 @@ impl Executor {
                     };
                 }
                 Ok(Recorded::Stale) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Exit::Leave;
                 }
@@ -408,7 +497,14 @@ impl Executor {
     /// Nothing of the task has begun: whoever can reach its stores may have it.
     pub(super) fn ledger_failed(&self, error: &LedgerError) -> Exit {
         self.context.health.postgres.doubt(error);
-        Exit::HandOver
+        match error {
+            // Others would meet the same.
+            LedgerError::Refused { .. } => Exit::Postpone(self.context.limits.lease),
+            LedgerError::Unavailable { .. }
+            | LedgerError::LoginRefused { .. }
+            | LedgerError::Schema { .. }
+            | LedgerError::Conflict { .. } => Exit::HandOver,
+        }
     }
 }
 

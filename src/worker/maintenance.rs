@@ -1,4 +1,4 @@
-//! Promotes what is due, and reaps consumers that have nothing left.
+//! Promotes what is due, reaps consumers that have nothing left, and prunes what is old.
 //!
 //! A due row's entry goes into the stream first and the row is marked after that: a crash between
 //! the two leaves one entry too many, which the ledger answers as done or running; the other order
@@ -21,6 +21,9 @@ const REAP_EVERY: Duration = Duration::from_secs(60);
 /// A consumer that has nothing pending and was idle this long belongs to a worker that is gone.
 pub const STALE_CONSUMER: Duration = Duration::from_secs(600);
 
+/// Batches that one round of pruning deletes at most; the next round goes on.
+const MOST_BATCHES: u32 = 100;
+
 /// Sweeps until the worker leaves.
 pub struct Maintenance {
     context: Context,
@@ -33,8 +36,29 @@ impl Maintenance {
         Self { context, queues }
     }
 
-    /// Sweeps until the worker leaves.
+    /// Sweeps and prunes until the worker leaves.
     pub async fn run(self) {
+        tokio::join!(self.sweep(), self.prune_now_and_then());
+    }
+
+    async fn prune_now_and_then(&self) {
+        let mut prune = tokio::time::interval(self.context.limits.prune_every);
+        prune.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => return,
+                _ = prune.tick() => {}
+            }
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => return,
+                () = self.context.health.until_ready() => self.prune().await,
+            }
+        }
+    }
+
+    async fn sweep(&self) {
         let leaving = self.context.stop.leaving.clone();
         let mut reap = tokio::time::interval(REAP_EVERY);
         reap.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -64,14 +88,16 @@ impl Maintenance {
             };
             let full = due.len() == DUE_PER_LOOK;
             let promotions = due.into_iter().map(|due| self.promote_one(due));
-            futures_util::future::join_all(promotions).await;
-            if !full || self.context.stop.leaving.is_cancelled() {
+            let done = futures_util::future::join_all(promotions).await;
+            // What failed stays as it is until its reservation ends by itself.
+            if !full || done.contains(&false) || self.context.stop.leaving.is_cancelled() {
                 return;
             }
         }
     }
 
-    async fn promote_one(&self, due: Due) {
+    /// Puts one row's entry into the stream, and says whether both stores took it.
+    async fn promote_one(&self, due: Due) -> bool {
         let queue = Arc::clone(&self.context.stores.queue);
         let still_there = match due.entry {
             Some(entry) => {
@@ -84,14 +110,32 @@ impl Maintenance {
             Ok(None) => queue.append(&due.queue, &due.raw).await,
             Err(error) => Err(error),
         };
-        match entry {
-            Ok(entry) => {
-                if let Err(error) = self.context.stores.ledger.promoted(&due, entry).await {
-                    self.context.health.postgres.doubt(&error);
-                }
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.context.health.redis.doubt(&error);
+                return false;
             }
-            // The row stays as it is; its reservation ends by itself.
-            Err(error) => self.context.health.redis.doubt(&error),
+        };
+        match self.context.stores.ledger.promoted(&due, entry).await {
+            Ok(()) => {
+                self.context.counts.promoted.inc();
+                true
+            }
+            Err(error) => {
+                self.context.health.postgres.doubt(&error);
+                false
+            }
+        }
+    }
+
+    async fn prune(&self) {
+        for _ in 0..MOST_BATCHES {
+            match self.context.stores.ledger.prune(&self.context.limits.retention).await {
+                Ok(pruned) if pruned.more && !self.context.stop.leaving.is_cancelled() => {}
+                Ok(_) => return,
+                Err(error) => return self.context.health.postgres.doubt(&error),
+            }
         }
     }
 

@@ -7,9 +7,11 @@
 //! - [`health`]: which store answers, and a probe of the one that does not;
 //! - [`slots`]: who is in flight, and how much more may be;
 //! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
+//! - [`counts`]: what is counted of all that;
 //! - [`stop`]: the phase of the drain as the executor feels it;
 //! - [`progress`]: what the watchdog is tied to.
 
+pub mod counts;
 pub mod executor;
 pub mod fetcher;
 pub mod health;
@@ -31,7 +33,7 @@ use crate::clock::Clock;
 use crate::domain::QueueName;
 use crate::handler::registry::Registry;
 use crate::lease::LeaseStore;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Retention};
 use crate::protocol::drain::Phase;
 use crate::queue::Queue;
 
@@ -67,6 +69,8 @@ pub struct Context {
     pub health: Arc<health::Health>,
     /// What runs, as the heartbeat sees it.
     pub beats: Arc<heartbeat::Beats>,
+    /// What is counted.
+    pub counts: Arc<counts::Counts>,
     /// Times and limits.
     pub limits: Limits,
 }
@@ -76,10 +80,16 @@ pub struct Context {
 pub struct Limits {
     /// The lease in Postgres, and the lock's time to live in Redis.
     pub lease: Duration,
+    /// How long a handler that a drain has interrupted has at most before it is dropped.
+    pub drain_grace: Duration,
     /// Between two looks for orphans and due tasks, before jitter.
     pub sweep: Duration,
     /// How long a suspect waits before the worker starts nothing else.
     pub suspect_wait: Duration,
+    /// How long what has ended is remembered.
+    pub retention: Retention,
+    /// How often what has outlived that is looked for.
+    pub prune_every: Duration,
     /// How long an unknown kind waits for a worker that knows it.
     pub unknown_kind_give_up: Duration,
 }

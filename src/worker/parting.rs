@@ -104,19 +104,14 @@ impl Executor {
         refused: Claimed,
     ) -> Exit {
         match refused {
-            Claimed::Done(_) | Claimed::Delayed => Exit::Acknowledge,
-            Claimed::Running { remaining } => Exit::Postpone(remaining),
-            Claimed::Contended { .. } => self.contended(task).await,
-            Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
-            Claimed::Conflict => {
-                let message = format!(
-                    "task_id {:?} was used before for another kind, payload or lock_key; \
-                     enqueue under a new id",
-                    task.id.as_str()
-                );
-                let reason = MalformedReason::Refused;
-                self.bury(delivery, &Malformed { reason, message }).await
+            Claimed::Done(_) | Claimed::Delayed => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
             }
+            Claimed::Running { remaining } => Exit::Postpone(remaining),
+            Claimed::Contended { .. } => self.contended(delivery, task).await,
+            Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
+            Claimed::Conflict => self.refuse(delivery, task).await,
             Claimed::Suspect { crashes } => {
                 tracing::warn!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
@@ -128,11 +123,23 @@ impl Executor {
         }
     }
 
+    /// The id belongs to another task.
+    async fn refuse(&self, delivery: &Delivery, task: &Task) -> Exit {
+        let message = format!(
+            "task_id {:?} was used before for another kind, payload or lock_key; enqueue under a \
+             new id",
+            task.id.as_str()
+        );
+        let reason = MalformedReason::Refused;
+        self.bury(delivery, &Malformed { reason, message }).await
+    }
+
     /// Stores an entry that can never run among the dead letters.
     pub(super) async fn bury(&self, delivery: &Delivery, malformed: &Malformed) -> Exit {
         let ledger = &self.context.stores.ledger;
         match ledger.bury(&delivery.queue, delivery.entry, &delivery.raw, malformed).await {
             Ok(()) => {
+                self.counts.refused(malformed.reason.as_str());
                 tracing::warn!(
                     QUEUE = %delivery.queue,
                     "entry {} dead-lettered as {}: {}",
@@ -153,44 +160,56 @@ impl Executor {
     }
 
     /// No handler here knows the kind; in a rolling deploy another worker may.
-    pub(super) async fn delay_unknown(&self, task: &Arc<Task>) -> Exit {
+    pub(super) async fn delay_unknown(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         tracing::warn!(
             TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
             "no handler for this kind; left for a worker that has [handler.{}]", task.kind
         );
         let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, rand::random());
         let give_up = self.context.limits.unknown_kind_give_up;
-        self.delay(task, delay, DelayReason::UnknownKind { give_up }).await
+        self.delay(delivery, task, delay, DelayReason::UnknownKind { give_up }).await
     }
 
     /// The task's resource is busy: it waits without burning anything.
-    pub(super) async fn contended(&self, task: &Arc<Task>) -> Exit {
+    pub(super) async fn contended(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         let delay = backoff::between(CONTENTION.0, CONTENTION.1, rand::random());
-        self.delay(task, delay, DelayReason::Contended).await
+        self.delay(delivery, task, delay, DelayReason::Contended).await
     }
 
     /// A suspect found no turn to run alone here.
-    pub(super) async fn delay_suspect(&self, task: &Arc<Task>) -> Exit {
+    pub(super) async fn delay_suspect(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         let delay = backoff::between(SUSPECT.0, SUSPECT.1, rand::random());
-        self.delay(task, delay, DelayReason::Suspect).await
+        self.delay(delivery, task, delay, DelayReason::Suspect).await
     }
 
     /// Puts the task into Postgres until later.
     pub(super) async fn delay(
         &self,
+        delivery: &Delivery,
         task: &Arc<Task>,
         delay: Duration,
         reason: DelayReason,
     ) -> Exit {
         match self.context.stores.ledger.delay(task, delay, reason).await {
-            Ok(Delayed::Committed) => Exit::Acknowledge,
+            Ok(Delayed::Committed) => {
+                self.counts_of(task).delayed.inc();
+                self.counts.delayed(reason);
+                Exit::Acknowledge
+            }
+            Ok(Delayed::Done) => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
+            }
             Ok(Delayed::GaveUp) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("unknown_kind");
                 tracing::warn!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: no worker knew its kind in time"
                 );
                 Exit::Acknowledge
             }
+            Ok(Delayed::Conflict) => self.refuse(delivery, task).await,
             Ok(Delayed::Stale) => Exit::Postpone(LOOK_AGAIN),
             Err(error) => self.ledger_failed(&error),
         }
@@ -200,6 +219,8 @@ impl Executor {
     async fn condemn(&self, task: &Arc<Task>, crashes: u32) -> Exit {
         match self.context.stores.ledger.condemn(task).await {
             Ok(Recorded::Committed) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("crashed");
                 tracing::error!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: its worker went away {crashes} times in a row while it ran"

@@ -83,12 +83,19 @@ async fn a_failed_task_succeeds_after_its_cause_is_mended() {
     assert_eq!((&shown["kind"], &shown["fields"]), (&json!("fragile"), &Value::Null));
     assert!(shown["worker"].is_string());
 
+    let dry = say(&scene, &["dead", "requeue", &one, "--dry-run"]).await.good().text();
+    assert!(
+        dry.starts_with(&format!("would requeue {one}: its task one is failed after 1 failures"))
+    );
+    assert_eq!(scene.row("one").await.expect("a row").status, "failed", "nothing was done");
+
     std::fs::write(&mended, "").expect("mend the cause");
     let nobody = "00000000-0000-0000-0000-000000000001";
     let said = say(&scene, &["dead", "requeue", &one, &one, nobody, "--json"]).await;
     assert_eq!(said.code, Some(1), "one of them does not exist: {said:?}");
     let expected = json!({
         "requeued": [one], "passed_over": [{"id": nobody, "why": "there is no such dead letter"}],
+        "dry_run": false,
     });
     assert_eq!(said.json(), expected);
     let row = scene.until_status("one", "succeeded").await;
@@ -124,8 +131,44 @@ async fn a_task_that_has_moved_on_is_passed_over() {
         .expect("settle by hand");
     let said = say(&scene, &["dead", "requeue", "--all", "--json"]).await.good();
     let why = "its task t is succeeded by now";
-    let expected = json!({"requeued": [], "passed_over": [{"id": letter["id"], "why": why}]});
+    let passed_over = [json!({"id": letter["id"], "why": why})];
+    let expected = json!({"requeued": [], "passed_over": passed_over, "dry_run": false});
     assert_eq!(said.json(), expected);
+}
+
+#[tokio::test]
+async fn letters_are_purged_by_id_and_by_age() {
+    let scene = Scene::start().await;
+    let mut worker = scene.worker("a").await;
+    for task in ["one", "two", "three"] {
+        scene.task(task, "exit", "65").await;
+        scene.until_status(task, "failed").await;
+    }
+    worker.terminate().await;
+    sqlx::query(
+        "UPDATE queue_worker.dead_letters SET created_at = now() - interval '40 days' \
+         WHERE task_id = 'two'",
+    )
+    .execute(&scene.pool)
+    .await
+    .expect("age a letter");
+    let all = letters(&scene, &[]).await;
+    let of = |task: &str| {
+        let found = all.iter().find(|letter| letter["task_id"] == json!(task));
+        id(found.expect("a letter for each task")).to_owned()
+    };
+    let dry = say(&scene, &["dead", "purge", "--all", "--dry-run", "--json"]).await.good().json();
+    assert_eq!(dry["purged"].as_array().map(Vec::len), Some(3));
+    assert_eq!(letters(&scene, &[]).await.len(), 3, "nothing was done");
+    let old = say(&scene, &["dead", "purge", "--all", "--older-than", "30d", "--json"]).await;
+    assert_eq!(old.good().json()["purged"], json!([of("two")]));
+    let one = of("one");
+    let text = say(&scene, &["dead", "purge", &one]).await.good().text();
+    assert_eq!(text, format!("purged {one}\n"));
+    let again = say(&scene, &["dead", "purge", &one]).await;
+    assert_eq!(again.code, Some(1), "{again:?}");
+    assert_eq!(letters(&scene, &[]).await.len(), 1);
+    assert_eq!(scene.row("one").await.expect("the row stays").status, "failed");
 }
 
 #[tokio::test]

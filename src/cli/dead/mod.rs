@@ -1,7 +1,9 @@
 //! `queue-worker dead`: the dead letters: a list, one in full, and back to work.
 
 mod list;
+mod purge;
 mod requeue;
+mod selection;
 mod show;
 
 use std::io::{self, Write as _};
@@ -28,6 +30,7 @@ enum Command {
     List(list::List),
     Show(show::Show),
     Requeue(requeue::Requeue),
+    Purge(purge::Purge),
 }
 
 impl Dead {
@@ -39,6 +42,7 @@ impl Dead {
             Command::List(list) => list.run(&ledger, &mut out).await?,
             Command::Show(show) => show.run(&ledger, &mut out).await?,
             Command::Requeue(requeue) => requeue.run(&ledger, &mut out).await?,
+            Command::Purge(purge) => purge.run(&ledger, &mut out).await?,
         };
         out.flush()?;
         Ok(code)

@@ -10,11 +10,8 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::super::text::rfc3339;
-use crate::domain::QueueName;
-use crate::ledger::{DeadLetterId, LetterFilter, PostgresLedger};
-
-/// Letters in one transaction.
-const PAGE: usize = 1_000;
+use super::selection::{Outcome, Selection};
+use crate::ledger::{DeadLetterId, PostgresLedger, Status};
 
 /// Put dead letters back to work
 ///
@@ -23,34 +20,15 @@ const PAGE: usize = 1_000;
 /// Passed over are letters that were requeued before and those whose task has moved on. Exits with
 /// 1 if a letter named by its id was passed over.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = USAGE)]
 pub(super) struct Requeue {
-    /// The letters' ids, as `dead list` shows them
-    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
-    ids: Vec<DeadLetterId>,
-    /// All that were not requeued yet
+    #[command(flatten)]
+    selection: Selection,
+    /// Say what would be done and what is committed already, and do nothing
     #[arg(long)]
-    all: bool,
-    /// With --all: only those of this queue
-    #[arg(long, requires = "all")]
-    queue: Option<QueueName>,
-    /// With --all: only those with this reason
-    #[arg(long, requires = "all", value_parser = super::reasons())]
-    reason: Option<String>,
-    /// Print one JSON object: requeued (ids), passed_over (id, why)
+    dry_run: bool,
+    /// Print one JSON object: requeued (ids), passed_over (id, why), dry_run
     #[arg(long)]
     json: bool,
-}
-
-const USAGE: &str = "\
-queue-worker dead requeue [OPTIONS] <ID>...
-       queue-worker dead requeue [OPTIONS] --all";
-
-/// What became of the letters.
-#[derive(Debug, Default)]
-struct Outcome {
-    requeued: Vec<DeadLetterId>,
-    passed_over: Vec<(DeadLetterId, String)>,
 }
 
 impl Requeue {
@@ -59,89 +37,101 @@ impl Requeue {
         ledger: &PostgresLedger,
         out: &mut impl Write,
     ) -> anyhow::Result<ExitCode> {
-        let mut outcome = Outcome::default();
-        if self.all {
-            self.requeue_all(ledger, &mut outcome).await?;
-        } else {
-            let mut seen = HashSet::new();
-            let ids: Vec<DeadLetterId> =
-                self.ids.iter().copied().filter(|id| seen.insert(*id)).collect();
-            for page in ids.chunks(PAGE) {
-                outcome.requeue(ledger, page).await?;
+        let act = async |page: &[DeadLetterId], outcome: &mut Outcome| {
+            let done: HashSet<DeadLetterId> = if self.dry_run {
+                open(ledger, page).await?
+            } else {
+                ledger.requeue(page).await?.into_iter().collect()
+            };
+            for &id in page {
+                if done.contains(&id) {
+                    outcome.done.push(id);
+                } else {
+                    outcome.passed_over.push((id, why(ledger, id).await?));
+                }
             }
-        }
-        self.tell(&outcome, out)?;
-        let good = self.all || outcome.passed_over.is_empty();
+            Ok(())
+        };
+        let outcome = self.selection.each_page(ledger, false, |_| true, act).await?;
+        self.tell(ledger, &outcome, out).await?;
+        let good = self.selection.all || outcome.passed_over.is_empty();
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Pages of what is open, until a page holds nothing but what was passed over.
-    async fn requeue_all(
+    async fn tell(
         &self,
         ledger: &PostgresLedger,
-        outcome: &mut Outcome,
+        outcome: &Outcome,
+        out: &mut impl Write,
     ) -> anyhow::Result<()> {
-        let mut passed_over: HashSet<DeadLetterId> = HashSet::new();
-        loop {
-            let filter = LetterFilter {
-                queue: self.queue.as_ref().map(ToString::to_string),
-                reason: self.reason.clone(),
-                requeued: false,
-                limit: u32::try_from(PAGE.saturating_add(passed_over.len())).unwrap_or(u32::MAX),
-            };
-            let letters = ledger.letters(&filter).await?;
-            let page: Vec<DeadLetterId> = letters
-                .iter()
-                .map(|letter| letter.id)
-                .filter(|id| !passed_over.contains(id))
-                .take(PAGE)
-                .collect();
-            if page.is_empty() {
-                return Ok(());
-            }
-            outcome.requeue(ledger, &page).await?;
-            passed_over = outcome.passed_over.iter().map(|(id, _)| *id).collect();
-        }
-    }
-
-    fn tell(&self, outcome: &Outcome, out: &mut impl Write) -> anyhow::Result<()> {
-        let Outcome { requeued, passed_over } = outcome;
+        let Outcome { done, passed_over } = outcome;
         if self.json {
             let passed_over: Vec<_> =
                 passed_over.iter().map(|(id, why)| json!({"id": id, "why": why})).collect();
-            writeln!(out, "{}", json!({"requeued": requeued, "passed_over": passed_over}))?;
+            let told =
+                json!({"requeued": done, "passed_over": passed_over, "dry_run": self.dry_run});
+            writeln!(out, "{told}")?;
             return Ok(());
         }
-        for id in requeued {
-            writeln!(out, "requeued {id}")?;
+        for &id in done {
+            if self.dry_run {
+                writeln!(out, "would requeue {id}: {}", committed(ledger, id).await?)?;
+            } else {
+                writeln!(out, "requeued {id}")?;
+            }
         }
         for (id, why) in passed_over {
             writeln!(out, "passed over {id}: {why}")?;
         }
-        if requeued.is_empty() && passed_over.is_empty() {
+        if done.is_empty() && passed_over.is_empty() {
             writeln!(out, "no dead letters to requeue")?;
         }
         Ok(())
     }
 }
 
-impl Outcome {
-    /// Requeues one page in one transaction.
-    async fn requeue(
-        &mut self,
-        ledger: &PostgresLedger,
-        page: &[DeadLetterId],
-    ) -> anyhow::Result<()> {
-        let done: HashSet<DeadLetterId> = ledger.requeue(page).await?.into_iter().collect();
-        for &id in page {
-            if done.contains(&id) {
-                self.requeued.push(id);
-            } else {
-                self.passed_over.push((id, why(ledger, id).await?));
-            }
+/// Those of the letters that a requeue would put back to work now.
+async fn open(
+    ledger: &PostgresLedger,
+    page: &[DeadLetterId],
+) -> anyhow::Result<HashSet<DeadLetterId>> {
+    let mut open = HashSet::new();
+    for &id in page {
+        let Some(letter) = ledger.letter(id).await? else { continue };
+        let ready = match (&letter.task_id, letter.fields.is_some()) {
+            (_, true) => true,
+            (Some(task), false) => ledger
+                .task(task)
+                .await?
+                .is_some_and(|task| matches!(task.status, Status::Failed | Status::Dead)),
+            (None, false) => false,
+        };
+        if ready && letter.requeued_at_ms.is_none() {
+            open.insert(id);
         }
-        Ok(())
     }
+    Ok(open)
+}
+
+/// What is committed of a letter's task.
+async fn committed(ledger: &PostgresLedger, id: DeadLetterId) -> anyhow::Result<String> {
+    let letter = ledger.letter(id).await?;
+    let Some(task_id) = letter.as_ref().and_then(|letter| letter.task_id.clone()) else {
+        return Ok("nothing is committed, the entry was never run".to_owned());
+    };
+    if letter.is_some_and(|letter| letter.fields.is_some()) {
+        return Ok("nothing is committed, the entry was never run".to_owned());
+    }
+    Ok(match ledger.task(&task_id).await? {
+        Some(task) => format!(
+            "its task {task_id} is {} after {} failures, last under fence {}; no transactional \
+             effect is committed, external ones of those attempts may exist",
+            task.status.as_str(),
+            task.attempts,
+            task.fence
+        ),
+        None => format!("its task {task_id} is not known any more"),
+    })
 }
 
 /// Why a letter was passed over.

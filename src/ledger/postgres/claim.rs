@@ -78,8 +78,8 @@ async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, manner: Manner) 
             note_takeovers(inner, &answers).await;
             replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
         }
-        // One row in somebody's hands must not hold up the others.
-        Err(LedgerError::Conflict { .. }) => {
+        // One row in somebody's hands, or one value that is refused, must not hold up the others.
+        Err(LedgerError::Conflict { .. } | LedgerError::Refused { .. }) => {
             for (task, reply) in tasks.into_iter().zip(replies) {
                 reply.answer(claim_singly(inner, &task, manner).await);
             }

@@ -18,6 +18,7 @@ mod inspect;
 mod options;
 mod perform;
 mod promote;
+mod prune;
 mod record;
 mod renew;
 mod resource;
@@ -38,7 +39,7 @@ pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
     Beat, Claimed, DeadLetterId, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError,
-    Performed, Recorded, Verdict,
+    Performed, Pruned, Recorded, Retention, Verdict,
 };
 use crate::coalesce::Coalescer;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
@@ -195,6 +196,13 @@ impl PostgresLedger {
         dead::requeue(&self.inner, letters).await
     }
 
+    /// Throws letters away, all in one transaction; answers those that were. A letter that waits to
+    /// be put back into the stream stays. The rows of their tasks stay too: a duplicate of a task
+    /// that failed is still recognised.
+    pub async fn purge(&self, letters: &[DeadLetterId]) -> Result<Vec<DeadLetterId>, LedgerError> {
+        prune::purge(&self.inner, letters).await
+    }
+
     /// The name and text of every statement, for a test that prepares them all.
     pub fn statements() -> &'static [(&'static str, &'static str)] {
         statements::ALL
@@ -339,5 +347,9 @@ impl Ledger for PostgresLedger {
         let promotion =
             promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {
+        prune::prune(&self.inner, retention).await
     }
 }

@@ -45,9 +45,9 @@ pub(super) const CLAIM: &str = concat!(
          waits_since = NULL, payload = NULL, entry = NULL, queue = excluded.queue \
      WHERE t.hash = excluded.hash AND ",
     claimable!(),
-    " AND t.crashes + ",
+    " AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int AND t.crashes + ",
+    " <= $4::int) AND t.crashes + ",
     crash!(),
     " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
@@ -193,9 +193,9 @@ pub(super) const DELAY: &str = concat!(
              THEN COALESCE(t.waits_since, excluded.waits_since) END \
      WHERE t.hash = excluded.hash AND (t.status = 'delayed' OR ",
     claimable!(),
-    ") AND t.crashes + ",
+    ") AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
+    " <= $4::int) RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
          clock_timestamp() - t.waits_since) * 1000, 0)::bigint"
 );
 
@@ -232,12 +232,15 @@ pub(super) const DUE_LETTERS: &str = "\
     SET run_at = clock_timestamp() + $2 * interval '1 millisecond' \
     FROM due WHERE l.id = due.id RETURNING l.id, l.queue, l.fields";
 
-/// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds.
+/// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds. Only
+/// while the reservation stands: a worker that got the entry first may have delayed the task again,
+/// and then the entry is gone.
 pub(super) const PROMOTED_TASKS: &str = "\
     UPDATE queue_worker.processed_tasks t SET status = 'released', entry = k.entry, \
         lease_until = NULL, run_at = clock_timestamp() + $4 * interval '1 millisecond' \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (id, fence, entry) \
-    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released')";
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released') \
+        AND t.lease_until IS NOT NULL";
 
 /// `$1` letter ids.
 pub(super) const PROMOTED_LETTERS: &str = "\
@@ -343,6 +346,40 @@ pub(super) const SHOW_LETTERS: &str = "\
         AND ($3::text IS NULL OR reason = $3) AND ($5::uuid IS NULL OR id = $5) \
     ORDER BY created_at DESC LIMIT $4";
 
+/// `$1` how many, `$2` the age of succeeded tasks and `$3` of failed and dead ones, in milliseconds.
+/// Oldest first; the events of a task go with it. Resources and accepted fences are never pruned: a
+/// fence that starts again would let a stale write through.
+pub(super) const PRUNE_TASKS: &str = "\
+    WITH old AS ( \
+        DELETE FROM queue_worker.processed_tasks WHERE task_id IN ( \
+            SELECT task_id FROM queue_worker.processed_tasks \
+            WHERE created_at < now() - least($2::bigint, $3::bigint) * interval '1 millisecond' \
+                AND ((status = 'succeeded' \
+                        AND processed_at < now() - $2::bigint * interval '1 millisecond') \
+                    OR (status IN ('failed', 'dead') \
+                        AND processed_at < now() - $3::bigint * interval '1 millisecond')) \
+            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED) \
+        RETURNING task_id), \
+    events AS ( \
+        DELETE FROM queue_worker.task_events e USING old WHERE e.task_id = old.task_id) \
+    SELECT count(*) FROM old";
+
+/// `$1` how many, `$2` their age in milliseconds. A letter that waits to be put back into the stream
+/// stays.
+pub(super) const PRUNE_LETTERS: &str = "\
+    WITH old AS ( \
+        DELETE FROM queue_worker.dead_letters WHERE id IN ( \
+            SELECT id FROM queue_worker.dead_letters \
+            WHERE created_at < now() - $2::bigint * interval '1 millisecond' AND run_at IS NULL \
+            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED) \
+        RETURNING id) \
+    SELECT count(*) FROM old";
+
+/// `$1` letter ids. The rows of their tasks stay, and so does what they say of a duplicate.
+pub(super) const PURGE: &str = "\
+    DELETE FROM queue_worker.dead_letters WHERE id = ANY($1::uuid[]) AND run_at IS NULL \
+    RETURNING id";
+
 /// The newest migration that was applied.
 pub(super) const SCHEMA_VERSION: &str =
     "SELECT max(version) FROM queue_worker.migrations WHERE success";
@@ -379,5 +416,8 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("TASK", TASK),
     ("HISTORY", HISTORY),
     ("SHOW_LETTERS", SHOW_LETTERS),
+    ("PRUNE_TASKS", PRUNE_TASKS),
+    ("PRUNE_LETTERS", PRUNE_LETTERS),
+    ("PURGE", PURGE),
     ("SCHEMA_VERSION", SCHEMA_VERSION),
 ];
