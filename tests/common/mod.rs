@@ -6,11 +6,13 @@
 
 mod proxy;
 mod scene;
+mod worker;
 
 use std::time::Duration;
 
 pub use proxy::TcpProxy;
-pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow, Worker};
+pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};
+pub use worker::Worker;
 
 /// How long an event may take before a test gives up; generous, for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
