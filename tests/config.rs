@@ -86,6 +86,48 @@ const BAD: &[BadCase] = &[
     ),
     ("[web]\nallow_remote = 1\n", Some(2), "web.allow_remote", "not true or false", "true"),
     (
+        "[lease]\nnodes = \"redis://a:hunter2@a\"\n",
+        Some(2),
+        "lease.nodes",
+        "not a list of URLs",
+        "write it like",
+    ),
+    (
+        "[lease]\nnodes = [\"redis://a\", \"redis://b\"]\n",
+        Some(2),
+        "lease.nodes",
+        "2 nodes are no sound majority",
+        "from 3 to 15",
+    ),
+    (
+        "[lease]\nnodes = [\"redis://a\", \"redis://b\", \"redis://c\", \"redis://d\"]\n",
+        Some(2),
+        "lease.nodes",
+        "4 nodes",
+        "odd number",
+    ),
+    (
+        "[lease]\nnodes = [\"redis://a\", \"redis://b\", \"redis://:hunter2@A:6379/1\"]\n",
+        Some(2),
+        "lease.nodes",
+        "names redis://A:6379/1 twice",
+        "each server once",
+    ),
+    (
+        "[lease]\nnodes = [\"redis://a\", \"redis://b\", \"http://c\"]\n",
+        Some(2),
+        "lease.nodes",
+        "scheme \"http\" does not fit",
+        "rediss",
+    ),
+    (
+        "[lease]\nnode_timeout = \"600ms\"\n",
+        Some(2),
+        "lease.node_timeout",
+        "longer than the call timeout 500ms",
+        "\"500ms\" or less",
+    ),
+    (
         "[drain]\ntimeout = \"85s\"\n",
         Some(2),
         "drain.timeout",
@@ -460,6 +502,9 @@ fn systemd_tells_the_directories() {
     let config = parse_with(&text, &variables).expect("a configuration");
     assert_eq!(config.worker.state_dir, Path::new("/state/a"));
     assert_eq!(config.redis.password_file.as_deref(), Some(Path::new("/creds/redis")));
+    let text = format!("[lease]\npassword_file = \"locks\"\n{QUEUE}");
+    let lease = parse_with(&text, &variables).expect("a configuration").lease;
+    assert_eq!(lease.password_file.as_deref(), Some(Path::new("/creds/locks")));
     let text = format!("[worker]\nstate_dir = \"/mine\"\n{QUEUE}");
     let config = parse_with(&text, &variables).expect("a configuration");
     assert_eq!(config.worker.state_dir, Path::new("/mine"));
@@ -489,6 +534,26 @@ fn every_character_of_a_password_arrives() {
 }
 
 #[test]
+fn a_lock_node_has_its_own_credentials_or_those_of_all() {
+    let text = format!(
+        "[lease]\nnodes = [\"redis://u:p@a\", \"redis://b\", \"redis://c\"]\nusername = \"all\"\n{QUEUE}"
+    );
+    let lease = parse(&text).expect("a configuration").lease;
+    let users: Vec<_> = lease.nodes.iter().filter_map(|node| lease.node_user(node)).collect();
+    assert_eq!(users, ["u", "all", "all"]);
+    let passwords: Vec<_> =
+        lease.nodes.iter().map(|node| lease.node_password(node).expect("no file")).collect();
+    assert_eq!(passwords[0].as_ref().map(queue_worker::config::Secret::expose), Some("p"));
+    assert_eq!((&passwords[1], &passwords[2]), (&None, &None));
+    let variables = [("QUEUE_WORKER_LEASE__PASSWORD", ODD)];
+    let lease = parse_with(&text, &variables).expect("a configuration").lease;
+    let passwords = lease.nodes.iter().map(|node| lease.node_password(node).expect("no file"));
+    let passwords: Vec<String> =
+        passwords.map(|one| one.expect("a password").expose().to_owned()).collect();
+    assert_eq!(passwords, ["p", ODD, ODD]);
+}
+
+#[test]
 fn a_missing_secret_is_no_configuration_error() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("late");
@@ -511,6 +576,7 @@ fn a_secret_shows_nowhere() {
     std::fs::write(&file, &secret).expect("written");
     let text = format!(
         "[redis]\nurl = \"redis://u:{secret}@h\"\n\
+         [lease]\nnodes = [\"redis://:{secret}@a\", \"redis://b\", \"redis://c\"]\n\
          [postgres]\nurl = \"postgres://h/d?password={secret}\"\n{QUEUE}\
          [handler.x]\ntype = \"http\"\nurl = \"http://u:{secret}@h\"\nbearer_file = {file:?}\n"
     );
@@ -528,6 +594,9 @@ fn a_secret_shows_nowhere() {
     }
     let in_errors = [
         format!("[redis]\npassword = \"{secret}\"\n"),
+        format!("[lease]\nnodes = \"redis://:{secret}@a\"\n"),
+        format!("[lease]\nnodes = [\"redis://a\", \"{secret}\"]\n"),
+        format!("[lease]\nnodes = [\"redis://:{secret}@a\", \"redis://b\"]\n"),
         format!("[redis]\npassword = {secret}\n"),
         format!("[redis]\nurl = \"redis://:{secret}@:x\"\n"),
         format!("[redis]\nurl = \"{secret}\"\n"),
@@ -560,6 +629,7 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         ("lease.min_idle", _) => "9s",
         ("lease.heartbeat", _) => "1s",
         ("redis.call_timeout", _) => "400ms",
+        ("lease.node_timeout", _) => "40ms",
         ("drain.stop_timeout", _) => "80s",
         ("postgres.url", _) => "postgres://h/d",
         ("redis.url", _) => "redis://h/1",
@@ -568,6 +638,7 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         (_, "a size") => "1MiB",
         (_, "a whole number") => "7",
         (_, "a URL") => "https://h/x",
+        (_, "a list of URLs") => r#"["redis://a", "redis://b", "redis://c"]"#,
         (_, "a path" | "a string" | "a secret (environment only)") => "/some/where",
         (_, "a queue name") => "other",
         (_, "a list of strings") => "[\"/bin/false\", \"x\"]",

@@ -7,7 +7,9 @@ use std::time::Duration;
 use queue_worker::clock::Clock;
 use queue_worker::connection::RedisError;
 use queue_worker::domain::LockToken;
-use queue_worker::lease::{Acquired, LeaseStore, Lock, RedisLeaseOptions, RedisLeases, Renewal};
+use queue_worker::lease::{
+    Acquired, LeaseError, LeaseStore, Lock, RedisLeaseOptions, RedisLeases, Renewal,
+};
 use redis_server::{RedisServer, eventually};
 use tokio::time::Instant;
 
@@ -167,7 +169,7 @@ async fn a_late_acquisition_is_undone() {
     server.stop();
     let since = Instant::now();
     let error = leases.acquire("late").await.expect_err("no answer");
-    assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
+    assert!(matches!(error, LeaseError::Redis(RedisError::Timeout { .. })), "{error}");
     assert!(since.elapsed() < Duration::from_millis(900), "{:?}", since.elapsed());
     server.cont();
     eventually("the late SET is carried out and undone", || {
@@ -215,5 +217,38 @@ async fn a_replica_grants_nothing() {
     granted(&leases, "a").await;
     server.run::<()>("REPLICAOF 127.0.0.1 1");
     let error = leases.acquire("b").await.expect_err("read-only");
-    assert!(matches!(error, RedisError::Unavailable { .. }), "{error}");
+    assert!(matches!(error, LeaseError::Redis(RedisError::Unavailable { .. })), "{error}");
+}
+
+#[tokio::test]
+async fn an_extension_after_the_release_brings_nothing_back() {
+    let server = RedisServer::start();
+    let (worker, heartbeat) = (leases(&server), leases(&server));
+    let lock = granted(&worker, "k").await;
+    heartbeat.renew(std::slice::from_ref(&lock)).await.expect("renewed");
+    server.stop();
+    let error = heartbeat.renew(std::slice::from_ref(&lock)).await.expect_err("no answer");
+    assert!(error.is_transient(), "{error}");
+    let (released, ()) = tokio::join!(worker.release(&lock), async { server.cont() });
+    released.expect("released");
+    heartbeat.check().await.expect("the late extension is behind us");
+    assert_eq!(value(&server, "k"), None);
+}
+
+#[tokio::test]
+async fn a_lock_that_came_too_late_is_given_back() {
+    let server = RedisServer::start();
+    let leases = short_lived(&server, Duration::from_millis(2));
+    let error = leases.acquire("k").await.expect_err("worth nothing");
+    assert!(matches!(error, LeaseError::Spent { .. }), "{error}");
+    assert_eq!(value(&server, "k"), None);
+}
+
+#[tokio::test]
+async fn the_check_sees_what_a_lock_would_meet() {
+    let mut server = RedisServer::start();
+    let leases = leases(&server);
+    leases.check().await.expect("up");
+    server.kill();
+    leases.check().await.expect_err("down");
 }

@@ -187,6 +187,7 @@ fn resolve_credentials(config: &mut Config, directory: &Path) {
     let resolve = |path: &mut PathBuf| *path = directory.join(&*path);
     config.redis.password_file.as_mut().map(resolve);
     config.postgres.password_file.as_mut().map(resolve);
+    config.lease.password_file.as_mut().map(resolve);
     for handler in config.handlers.values_mut() {
         let HandlerAction::Http(http) = &mut handler.action else { continue };
         http.bearer_file.as_mut().map(resolve);

@@ -13,6 +13,7 @@ mod file;
 mod handlers;
 mod leaf;
 mod load;
+mod lock_nodes;
 mod reader;
 mod reference;
 mod reload;

@@ -213,6 +213,8 @@ password inside a URL must be percent-encoded.
 
 - `lease.ttl` ≥ 3 × `lease.heartbeat` + `redis.call_timeout`
 - `lease.min_idle` ≥ `lease.ttl` and `lease.sweep` ≤ `lease.ttl`
+- `lease.nodes`: none, or an odd number of different servers from 3 to 15; `lease.node_timeout` ≤
+  `redis.call_timeout`
 - `drain.timeout` + `drain.kill_after` + `drain.margin` ≤ `drain.stop_timeout`, or 90 s if that is
   not set
 - `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`

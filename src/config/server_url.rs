@@ -55,6 +55,17 @@ impl ServerUrl {
         self.0.host_str().is_some_and(|host| !host.is_empty())
     }
 
+    /// Whether both lead to the same server, as far as their text tells: the same host and port, or
+    /// the same socket, whatever the user and the database.
+    pub fn is_same_server(&self, other: &Self, default_port: u16) -> bool {
+        let place = |url: &Url| {
+            let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
+            let path = if host.is_empty() { url.path().to_owned() } else { String::new() };
+            (host, url.port().unwrap_or(default_port), path)
+        };
+        place(&self.0) == place(&other.0)
+    }
+
     /// The password, percent-decoded: before the host, or the parameter `password` or `pass`.
     pub fn password(&self) -> Option<Secret> {
         let parameter = || {
@@ -148,6 +159,23 @@ impl Leaf for ServerUrl {
     }
 }
 
+impl Leaf for Vec<ServerUrl> {
+    const KIND: &'static str = "a list of URLs";
+    const EXAMPLE: &'static str = r#"["scheme://one:port", "scheme://two:port"]"#;
+
+    fn from_value(value: &Value) -> Result<Self, Refusal> {
+        let Some(items) = value.as_array() else {
+            let remedy = format!("write it like {}", Self::EXAMPLE);
+            return Err(Refusal::new("is not a list of URLs", remedy));
+        };
+        items.iter().map(ServerUrl::from_value).collect()
+    }
+
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::Array(self.iter().filter_map(Leaf::to_value).collect()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +201,16 @@ mod tests {
         assert!(!format!("{url:?}").contains("hunter"));
         let url = ServerUrl::parse("postgres://h/db?password=hunter").expect("URL");
         assert_eq!(url.without_password().as_str(), "postgres://h/db");
+    }
+    #[test]
+    fn the_same_server_has_many_names() {
+        let same = |one: &str, other: &str| {
+            let url = |text| ServerUrl::parse(text).expect("a URL");
+            url(one).is_same_server(&url(other), 6379)
+        };
+        assert!(same("redis://a:x@h/0", "rediss://H:6379/1"));
+        assert!(same("redis+unix:///run/r?db=1", "unix:///run/r"));
+        assert!(!same("redis://h", "redis://h:6380"));
+        assert!(!same("redis+unix:///run/r", "redis+unix:///run/s"));
     }
 }

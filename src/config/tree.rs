@@ -188,6 +188,44 @@ section! {
         /// How long a task that crashed workers waits for one to itself before the worker starts
         /// nothing else until it has run.
         suspect_wait: Duration = secs(30),
+        /// Independent Redis masters that hold the locks by majority (Redlock), as URLs like
+        /// redis.url: three or a larger odd number, none a replica of another. Empty: the one of
+        /// `[redis]` holds them.
+        nodes: Vec<ServerUrl> = Vec::new(),
+        /// The ACL user of the nodes whose URL names none; default: Redis' own default user.
+        username: Option<String> = None,
+        /// The password of the nodes whose URL has none: only in the environment, as
+        /// QUEUE_WORKER_LEASE__PASSWORD.
+        password: Option<Secret> = None,
+        /// A file that holds that password, read at each connect. A relative path is looked up in
+        /// the unit's credentials ($CREDENTIALS_DIRECTORY).
+        password_file: Option<PathBuf> = None,
+        /// How long a call waits for one node; what a majority can decide never waits for the
+        /// others. At most redis.call_timeout.
+        node_timeout: Duration = ms(50),
+        /// How often taking a lock is tried again on the nodes when rivals split the votes. A lock
+        /// that somebody has is not waited for: the task is put off.
+        retry_count: u32 = 3,
+        /// The least wait before such a retry.
+        retry_delay: Duration = ms(50),
+        /// The wait is longer by a random part of this, so that rivals do not meet again.
+        retry_jitter: Duration = ms(50),
+    }
+}
+
+impl LeaseSettings {
+    /// The user at one of the nodes: the URL's, else `username`.
+    pub fn node_user(&self, node: &ServerUrl) -> Option<String> {
+        node.username().or_else(|| self.username.clone())
+    }
+
+    /// Reads the password of one of the nodes: the URL's, else the one of all. Call it at each
+    /// connect; see [`RedisSettings::password`].
+    pub fn node_password(&self, node: &ServerUrl) -> Result<Option<Secret>, SecretError> {
+        match node.password() {
+            Some(own) => Ok(Some(own)),
+            None => current_password(self.password.as_ref(), self.password_file.as_ref(), node),
+        }
     }
 }
 

@@ -54,13 +54,18 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     rules.log_level(&config.log.level);
 }
 
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     findings: &'a mut Findings,
 }
 
 impl Rules<'_> {
     /// Notes a broken rule at the first of the keys that was set.
-    fn broken(&mut self, keys: &[&str], message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn broken(
+        &mut self,
+        keys: &[&str],
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         let origins = &self.findings.origins;
         let placed = |key: &str| origins.get(key).cloned();
         let found: Option<(&str, Origin)> = keys.iter().find_map(|key| Some((*key, placed(key)?)));
@@ -71,7 +76,7 @@ impl Rules<'_> {
         self.findings.push(origin.as_ref(), key, Refusal::new(message, remedy));
     }
 
-    fn range(&mut self, key: &str, value: usize, min: usize, max: usize) {
+    pub(super) fn range(&mut self, key: &str, value: usize, min: usize, max: usize) {
         if !(min..=max).contains(&value) {
             let remedy = format!("write a whole number from {min} to {max}");
             self.broken(&[key], format!("{value} is out of range"), remedy);
@@ -104,11 +109,7 @@ impl Rules<'_> {
 
     fn redis(&mut self, config: &Config) {
         let redis = &config.redis;
-        self.scheme("redis.url", &redis.url, &REDIS_SCHEMES);
-        if !redis.url.has_host() && !redis.url.scheme().contains("unix") {
-            let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
-            self.broken(&["redis.url"], "names no host", remedy);
-        }
+        self.redis_url("redis.url", &redis.url);
         self.one_password("redis", &redis.url, redis.password_file.is_some());
         self.redis_client(&redis.url);
     }
@@ -129,6 +130,14 @@ impl Rules<'_> {
             Err(error) => {
                 self.broken(&["redis.url"], format!("cannot be used: {error}"), remedy);
             }
+        }
+    }
+
+    pub(super) fn redis_url(&mut self, key: &str, url: &ServerUrl) {
+        self.scheme(key, url, &REDIS_SCHEMES);
+        if !url.has_host() && !url.scheme().contains("unix") {
+            let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
+            self.broken(&[key], "names no host", remedy);
         }
     }
 
@@ -202,6 +211,7 @@ impl Rules<'_> {
         }
         let max_crashes = usize::try_from(lease.max_crashes).unwrap_or(usize::MAX);
         self.range("lease.max_crashes", max_crashes, 0, 100);
+        self.lock_nodes(config);
     }
 
     fn drain(&mut self, config: &Config) {

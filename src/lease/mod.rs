@@ -2,7 +2,8 @@
 //! never what correctness rests on.
 //!
 //! Key and value are those of the common clients: `SET key token NX PX ttl`, and deletion only by
-//! the owner of the token. See <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>.
+//! the owner of the token, on one server or on a majority of several. See
+//! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>.
 
 mod redis;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use self::redis::{RedisLeaseOptions, RedisLeases};
+pub use self::redis::{QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases};
 use crate::clock::BootInstant;
 use crate::connection::RedisError;
 use crate::domain::LockToken;
@@ -43,23 +44,64 @@ pub enum Acquired {
 pub enum Renewal {
     /// Still ours (or gone, and set again): extended to a full time to live.
     Renewed,
-    /// Another token is there.
+    /// Another token is there; of several nodes, on a majority.
     Foreign,
+    /// Neither is known: too few nodes answered, or they disagree.
+    Unconfirmed,
 }
 
 /// Locks with a time to live.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Tries once to take the lock with a new token. On a timeout the outcome is unknown; the store
-    /// then deletes what may have been set, compared by token, and answers the error.
+    /// Tries to take the lock with a new token; never grants one whose validity is spent. On a
+    /// timeout the outcome is unknown; the store then deletes what may have been set, compared by
+    /// token, and answers the error.
     async fn acquire(&self, name: &str) -> Result<Acquired, LeaseError>;
 
-    /// Deletes the lock if it is still ours.
+    /// Deletes the lock where it is still ours.
     async fn release(&self, lock: &Lock) -> Result<(), LeaseError>;
 
-    /// Extends the locks, one answer each in order; sets a lock that is gone. For the heartbeat.
+    /// Extends the locks, one answer each in order; sets a lock that is gone, and releases none.
+    /// For the heartbeat.
     async fn renew(&self, locks: &[Lock]) -> Result<Vec<Renewal>, LeaseError>;
+
+    /// Whether locks can be taken now. An error names what is away and why.
+    async fn check(&self) -> Result<(), LeaseError>;
 }
 
-/// Errors are those of the connection to Redis.
-pub type LeaseError = RedisError;
+/// The lock store could not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LeaseError {
+    /// The one Redis that holds the locks.
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    /// Fewer than a majority of the lock nodes answered.
+    #[error("{} of {nodes} lock nodes away, {needed} must answer: {}", .away.len(), .away.join("; "))]
+    NoQuorum {
+        /// How many nodes there are.
+        nodes: usize,
+        /// How many are a majority.
+        needed: usize,
+        /// Which have no vote now, without credentials, and why.
+        away: Vec<String>,
+    },
+    /// The lock was granted so late that it was worth nothing, and given back.
+    #[error(
+        "lock {name:?} was granted only after its validity had ended, and given back; raise \
+         lease.ttl if this goes on"
+    )]
+    Spent {
+        /// The Redis key.
+        name: String,
+    },
+}
+
+impl LeaseError {
+    /// Whether the same call may succeed later without anybody's help.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Redis(error) => error.is_transient(),
+            Self::NoQuorum { .. } | Self::Spent { .. } => true,
+        }
+    }
+}

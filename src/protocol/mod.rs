@@ -5,10 +5,12 @@
 //! - [`lease_clock`]: until when this process may start an effect;
 //! - [`drain`]: from running to stopped, signal by signal;
 //! - [`settle`]: from how a run ended to what is recorded;
-//! - [`backoff`]: how long to wait before trying a store again.
+//! - [`backoff`]: how long to wait before trying a store again;
+//! - [`quorum`]: when a majority of lock nodes has granted a lock.
 
 pub mod backoff;
 pub mod dispatch;
 pub mod drain;
 pub mod lease_clock;
+pub mod quorum;
 pub mod settle;

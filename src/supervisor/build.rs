@@ -8,12 +8,15 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnectOptions;
 
 use crate::clock::Clock;
-use crate::config::{Config, PostgresSettings, QueueSettings, RedisSettings};
+use crate::config::{
+    Config, LeaseSettings, PostgresSettings, QueueSettings, RedisSettings, ServerUrl,
+};
 use crate::connection::{PasswordSource, RedisTarget, TargetError};
 use crate::domain::WorkerId;
-use crate::lease::{RedisLeaseOptions, RedisLeases};
+use crate::lease::{LeaseStore, QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases};
 use crate::ledger::{PostgresLedger, PostgresOptions, Retention};
 use crate::protocol::drain::Budget;
+use crate::protocol::quorum::Retry;
 use crate::queue::{RedisQueue, RedisQueueOptions};
 use crate::worker::{Limits, Served, Stores};
 
@@ -71,16 +74,49 @@ pub(super) fn stores(
         max_payload: config.queues.iter().map(|queue| queue.max_payload.bytes()).max().unwrap_or(0),
         ..RedisQueueOptions::new(target.clone(), worker)
     };
-    let leases = RedisLeaseOptions {
-        ttl: config.lease.ttl,
-        call_timeout: config.redis.call_timeout,
-        ..RedisLeaseOptions::new(target, clock)
-    };
     Ok(Stores {
         queue: Arc::new(RedisQueue::new(queue)),
-        leases: Arc::new(RedisLeases::new(leases)),
+        leases: leases(config, target, clock)?,
         ledger: Arc::new(PostgresLedger::new(ledger_options(config, worker)?)),
     })
+}
+
+/// Where the locks are: on the lock nodes if there are any, else in the Redis of the streams.
+fn leases(
+    config: &Config,
+    redis: RedisTarget,
+    clock: Clock,
+) -> Result<Arc<dyn LeaseStore>, BuildError> {
+    let lease = &config.lease;
+    if lease.nodes.is_empty() {
+        return Ok(Arc::new(RedisLeases::new(RedisLeaseOptions {
+            ttl: lease.ttl,
+            call_timeout: config.redis.call_timeout,
+            ..RedisLeaseOptions::new(redis, clock)
+        })));
+    }
+    let nodes = lease.nodes.iter().map(|node| lock_node(lease, node)).collect::<Result<_, _>>();
+    Ok(Arc::new(QuorumLeases::new(QuorumLeaseOptions {
+        ttl: lease.ttl,
+        node_timeout: lease.node_timeout,
+        connect_timeout: config.redis.connect_timeout,
+        retry: Retry {
+            count: lease.retry_count,
+            delay: lease.retry_delay,
+            jitter: lease.retry_jitter,
+        },
+        ..QuorumLeaseOptions::new(nodes.map_err(BuildError::LockNode)?, clock)
+    })))
+}
+
+fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, TargetError> {
+    let user = lease.node_user(node);
+    let target = RedisTarget::parse(node.without_password().as_str(), user.as_deref(), None)?;
+    let (lease, node) = (lease.clone(), node.clone());
+    Ok(target.with_password_source(PasswordSource::new(move || {
+        let password = lease.node_password(&node).map_err(|error| error.to_string())?;
+        Ok(password.map(|secret| secret.expose().to_owned()))
+    })))
 }
 
 /// Times and limits of the worker.
@@ -123,6 +159,9 @@ pub enum BuildError {
     /// `redis.url`
     #[error("redis.url cannot be used")]
     Redis(#[from] TargetError),
+    /// `lease.nodes`
+    #[error("lease.nodes: {0}")]
+    LockNode(TargetError),
     /// `postgres.url`
     #[error("postgres.url cannot be used")]
     Postgres(#[from] sqlx::Error),

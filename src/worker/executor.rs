@@ -28,7 +28,7 @@ use crate::connection::RedisError;
 use crate::domain::{Delivery, Failure, Interruption, LockToken, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
-use crate::lease::{Acquired, Lock};
+use crate::lease::{Acquired, LeaseError, Lock};
 use crate::ledger::{Claimed, DelayReason, Effect, Grant, LedgerError, Performed, Recorded};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::lease_clock::LeaseClock;
@@ -225,7 +225,7 @@ impl Executor {
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             // A Redis that is full takes no lock but still gives work out. The ledger decides without
             // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
-            Err(RedisError::Refused { .. }) => Ok(Lock {
+            Err(LeaseError::Redis(RedisError::Refused { .. })) => Ok(Lock {
                 name: task.lock_name(),
                 token: LockToken::random(),
                 valid_until: self.context.clock.now(),

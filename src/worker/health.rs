@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::Stores;
 use crate::clock::{BootInstant, Clock};
 use crate::connection::RedisError;
+use crate::lease::LeaseError;
 use crate::ledger::LedgerError;
 use crate::protocol::backoff::Backoff;
 
@@ -45,6 +46,19 @@ impl StoreError for RedisError {
 
     fn is_of_the_store(&self) -> bool {
         true
+    }
+}
+
+impl StoreError for LeaseError {
+    fn is_transient(&self) -> bool {
+        Self::is_transient(self)
+    }
+
+    fn is_of_the_store(&self) -> bool {
+        match self {
+            Self::Redis(_) | Self::NoQuorum { .. } => true,
+            Self::Spent { .. } => false,
+        }
     }
 }
 
@@ -253,7 +267,7 @@ impl Store {
 /// The health of both stores.
 #[derive(Debug)]
 pub struct Health {
-    /// The stream and the locks.
+    /// The stream and the locks, also where other servers hold these.
     pub redis: Store,
     /// The ledger.
     pub postgres: Store,
@@ -310,7 +324,10 @@ impl Health {
     /// Probes the stores whenever one is in doubt; never ends.
     pub async fn watch(&self, stores: &Stores) {
         tokio::join!(
-            self.redis.watch(|| stores.queue.check()),
+            self.redis.watch(|| async {
+                stores.queue.check().await?;
+                stores.leases.check().await
+            }),
             self.postgres.watch(|| stores.ledger.check()),
         );
     }

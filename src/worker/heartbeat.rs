@@ -256,7 +256,8 @@ async fn renew_locks(beats: &Beats, stores: &Stores, group: &[(u64, Alive)]) {
     let Ok(answers) = stores.leases.renew(&locks).await else { return };
     for ((id, _), answer) in group.iter().zip(answers) {
         match answer {
-            Renewal::Renewed => {}
+            // Where the lock is in doubt, the ledger alone decides.
+            Renewal::Renewed | Renewal::Unconfirmed => {}
             Renewal::Foreign => beats.lose(*id, "its lock carries another worker's token"),
         }
     }

@@ -53,6 +53,11 @@ impl RedisConnection {
         Self { multiplexed, address, client_id, broken, proved, silence: Mutex::new(silence) }
     }
 
+    /// `host:port`, or the path of the socket.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// What `CLIENT ID` said, for `CLIENT UNBLOCK`; 0 where that command is forbidden.
     pub fn client_id(&self) -> i64 {
         self.client_id

@@ -3,13 +3,20 @@
 --
 -- KEYS     the locks
 -- ARGV     time to live in milliseconds, then a token for each lock
--- answers  for each: -3 taken by us, else PTTL of what is there (-1: it never ends)
+-- answers  for each: 1 ours, else { PTTL of what is there (-1: it never ends), the token there }
 local answers = {}
 for i, key in ipairs(KEYS) do
-  if redis.call('SET', key, ARGV[i + 1], 'NX', 'PX', ARGV[1]) then
-    answers[i] = -3
+  local token = ARGV[i + 1]
+  if redis.call('SET', key, token, 'NX', 'PX', ARGV[1]) then
+    answers[i] = 1
   else
-    answers[i] = redis.call('PTTL', key)
+    local found = redis.pcall('GETRANGE', key, 0, 63)
+    if type(found) ~= 'string' then found = '' end
+    if found == token then
+      answers[i] = redis.call('PEXPIRE', key, ARGV[1])
+    else
+      answers[i] = { redis.call('PTTL', key), found }
+    end
   end
 end
 return answers
