@@ -631,6 +631,7 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         ("redis.call_timeout", _) => "400ms",
         ("lease.node_timeout", _) => "40ms",
         ("drain.stop_timeout", _) => "80s",
+        ("drain.margin", _) => "4s",
         ("postgres.url", _) => "postgres://h/d",
         ("redis.url", _) => "redis://h/1",
         ("log.level", _) => "debug",
