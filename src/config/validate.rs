@@ -24,9 +24,9 @@ use super::tree::{Config, QueueSettings};
 /// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
 const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A handler that is dropped for not ending in time, what is then recorded and handed over, and the
-/// parts of the process that end after that: each has a second.
-const LEAST_MARGIN: Duration = Duration::from_secs(3);
+/// Half a second until a handler that does not end is dropped, one for what is then recorded and
+/// handed over, and half a second for the parts of the process that end after that.
+const LEAST_MARGIN: Duration = Duration::from_secs(2);
 
 /// What the Redis client takes.
 const REDIS_SCHEMES: [&str; 7] =

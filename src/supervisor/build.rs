@@ -150,7 +150,7 @@ pub(super) fn served(config: &Config) -> Vec<Served> {
 /// How long a drain may take.
 pub(super) fn budget(config: &Config) -> Budget {
     let drain = &config.drain;
-    Budget { soft: drain.timeout, grace: drain.kill_after + drain.margin / 2 }
+    Budget { soft: drain.timeout, grace: drain.kill_after + drain.margin * 3 / 4 }
 }
 
 /// A store cannot be built from its URL.

@@ -38,7 +38,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_ORPHANS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long the parts have to end once the way out is over.
-const LAST_MOMENTS: Duration = Duration::from_millis(500);
+const LAST_MOMENTS: Duration = Duration::from_millis(250);
 
 /// What the process starts from.
 pub struct Startup {

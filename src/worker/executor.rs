@@ -36,7 +36,7 @@ use crate::protocol::settle::{self, RunEnd};
 use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
-const DROP_MARGIN: Duration = Duration::from_secs(1);
+const DROP_MARGIN: Duration = Duration::from_millis(500);
 
 /// How often the entry of a task that waits here unclaimed is kept from idling.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
