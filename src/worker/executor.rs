@@ -94,7 +94,12 @@ impl Executor {
             // Brought by a read that was under way when a suspect got the worker to itself.
             return (Exit::HandOver, None);
         }
-        let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
+        let (exit, lock) = match self.in_one_commit(delivery, &task, &entry, place).await {
+            Ok(failed) => {
+                self.locked(delivery, &task, &entry, Company::Others, failed, place).await
+            }
+            Err(exit) => (exit, None),
+        };
         if exit != Exit::Suspect {
             return (exit, lock);
         }
@@ -119,7 +124,7 @@ impl Executor {
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
         match turn {
-            Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
+            Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, None, place).await,
             None => (self.delay_suspect(delivery, task).await, None),
         }
     }
@@ -143,40 +148,33 @@ impl Executor {
         task: &Arc<Task>,
         entry: &Entry,
         company: Company,
+        failed: Option<Failure>,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         match self.acquire(delivery, task).await {
             Ok(lock) => {
-                let exit = self.hold(delivery, task, entry, company, &lock, place).await;
+                let exit = self.hold(delivery, task, entry, company, failed, &lock, place).await;
                 (exit, Some(lock))
             }
             Err(exit) => (exit, None),
         }
     }
 
-    /// With the lock in hand: claim, run, record.
+    /// With the lock in hand: claim, run, record. `failed` is what a single commit has come to, and
+    /// is only recorded.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a task by now")]
     async fn hold(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
         company: Company,
+        failed: Option<Failure>,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
         if self.context.stop.leaving.is_cancelled() {
             return Exit::HandOver;
-        }
-        let mut failed = None;
-        if let Handler::InTransaction(effect) = &entry.handler
-            && effect.single_commit()
-            && delivery.origin == Origin::Fresh
-            && company == Company::Others
-        {
-            match self.in_one_commit(delivery, task, entry, effect, place).await {
-                Ok(failure) => failed = failure,
-                Err(exit) => return exit,
-            }
         }
         let sent = self.context.clock.now();
         let ledger = &self.context.stores.ledger;
@@ -237,17 +235,32 @@ impl Executor {
         }
     }
 
-    /// Claim, effect and success in a single commit. `Ok` with the failure of the effect, which
-    /// left nothing behind and has yet to be recorded under a claim; or with none if the effect
-    /// takes too long for this way.
+    /// Claim, effect and success in a single commit, for effects that allow it on their first
+    /// delivery. `Ok` if the task goes the long way: with the failure of the effect, which left
+    /// nothing behind and has yet to be recorded under a claim; or with none.
+    ///
+    /// No lock is taken: while the transaction is open, its row keeps every other claim out, and
+    /// nobody gets the entry within that time. A resource's lock may be a foreign program's, though.
     async fn in_one_commit(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
-        effect: &Arc<dyn Effect>,
         place: &mut Place,
     ) -> Result<Option<Failure>, Exit> {
+        let effect = match &entry.handler {
+            Handler::InTransaction(effect)
+                if effect.single_commit()
+                    && delivery.origin == Origin::Fresh
+                    && task.lock_key.is_none() =>
+            {
+                effect
+            }
+            Handler::InTransaction(_) | Handler::External(_) => return Ok(None),
+        };
+        if self.context.stop.leaving.is_cancelled() {
+            return Err(Exit::HandOver);
+        }
         let counts = self.counts_of(task);
         let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
         place.started();
