@@ -11,6 +11,7 @@ mod completions;
 mod dead;
 mod demo;
 mod dev;
+mod drill;
 mod enqueue;
 mod man;
 mod migrate;
@@ -20,6 +21,7 @@ mod stores;
 mod table;
 mod tasks;
 mod text;
+mod trial;
 
 use std::future::Future;
 use std::io;
@@ -68,6 +70,7 @@ enum Command {
     Dead(dead::Dead),
     Dev(dev::Dev),
     Demo(demo::Demo),
+    Drill(drill::Drill),
     Bench(bench::Bench),
     Completions(completions::Completions),
     Man(man::Man),
@@ -85,6 +88,7 @@ impl Command {
             Self::Dead(dead) => block_on(dead.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
+            Self::Drill(drill) => drill.run(),
             Self::Bench(bench) => bench.run(),
             Self::Completions(completions) => completions.run(),
             Self::Man(man) => man.run(),

@@ -24,6 +24,10 @@ use super::tree::{Config, QueueSettings};
 /// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
 const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 
+/// Half a second until a handler that does not end is dropped, one for what is then recorded and
+/// handed over, and half a second for the parts of the process that end after that.
+const LEAST_MARGIN: Duration = Duration::from_secs(2);
+
 /// What the Redis client takes.
 const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
@@ -211,6 +215,16 @@ impl Rules<'_> {
     }
 
     fn drain(&mut self, config: &Config) {
+        if config.drain.margin < LEAST_MARGIN {
+            self.broken(
+                &["drain.margin"],
+                format!(
+                    "{} is too short to give tasks and locks back in",
+                    show(config.drain.margin)
+                ),
+                format!("raise drain.margin to at least \"{}\"", show(LEAST_MARGIN)),
+            );
+        }
         let drain = &config.drain;
         let needed = drain.timeout + drain.kill_after + drain.margin;
         let allowed = drain.stop_timeout.unwrap_or(DEFAULT_STOP_TIMEOUT);

@@ -315,12 +315,16 @@ pub trait Ledger: Send + Sync + 'static {
     /// heartbeat, on a connection of its own.
     async fn renew(&self, held: &[Held]) -> Result<Vec<Beat>, LedgerError>;
 
-    /// Up to `limit` rows that are due for promotion, or were released long ago and may have lost
-    /// their entry. They stay as they are until [`Ledger::promoted`].
+    /// Up to `limit` rows that are due for promotion, or were released or claimed long ago and may
+    /// have lost their entry. They stay as they are until [`Ledger::promoted`].
     async fn due(&self, limit: usize) -> Result<Vec<Due>, LedgerError>;
 
     /// The row's entry is in the stream (again): status `released`.
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError>;
+
+    /// Looks once at each row, a while after it was made, for tasks that run nowhere although nobody
+    /// looks after them, and makes them due. Answers how many there were.
+    async fn find_strays(&self) -> Result<u64, LedgerError>;
 
     /// Deletes one small batch of what has outlived `retention`. Resources are never pruned: their
     /// fences must not start again.

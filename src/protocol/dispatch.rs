@@ -59,6 +59,12 @@ impl Dispatch {
         self.running += 1;
     }
 
+    /// A task whose handler has ended starts it once more, on another way.
+    pub const fn restarted(&mut self) {
+        self.finishing = self.finishing.saturating_sub(1);
+        self.running += 1;
+    }
+
     /// The handler has ended; the outcome is not yet recorded.
     pub fn ended(&mut self, now: BootInstant) {
         self.running = self.running.saturating_sub(1);
@@ -155,6 +161,19 @@ mod tests {
         }
         assert_eq!(d.demand(2_000, at(60)), 504);
         assert_eq!(d.demand(100, at(60)), 100);
+    }
+
+    #[test]
+    fn a_task_that_starts_twice_is_counted_once() {
+        let mut d = Dispatch::new(4, at(0));
+        d.fetched();
+        d.started();
+        d.ended(at(1));
+        d.restarted();
+        assert_eq!((d.running(), d.in_flight()), (1, 1));
+        d.ended(at(2));
+        d.left(true);
+        assert_eq!((d.running(), d.in_flight()), (0, 0));
     }
 
     #[test]

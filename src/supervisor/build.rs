@@ -123,6 +123,7 @@ fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, Tar
 pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         lease: config.lease.ttl,
+        drain_grace: config.drain.kill_after,
         sweep: config.lease.sweep,
         suspect_wait: config.lease.suspect_wait,
         retention: Retention {
@@ -149,7 +150,7 @@ pub(super) fn served(config: &Config) -> Vec<Served> {
 /// How long a drain may take.
 pub(super) fn budget(config: &Config) -> Budget {
     let drain = &config.drain;
-    Budget { soft: drain.timeout, grace: drain.kill_after + drain.margin / 2 }
+    Budget { soft: drain.timeout, grace: drain.kill_after + drain.margin * 3 / 4 }
 }
 
 /// A store cannot be built from its URL.

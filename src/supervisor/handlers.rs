@@ -22,7 +22,7 @@ pub(super) fn registry(native: &Registry, config: &Config) -> Result<Registry, S
 
 fn rules(settings: &HandlerSettings, config: &Config) -> EntryOptions {
     let kill_after = match &settings.action {
-        HandlerAction::Exec(exec) => exec.kill_after.min(config.drain.kill_after),
+        HandlerAction::Exec(exec) => exec.kill_after,
         HandlerAction::Sql(_) | HandlerAction::Http(_) => config.drain.kill_after,
     };
     EntryOptions { timeout: settings.common.timeout, policy: settings.retry(), kill_after }

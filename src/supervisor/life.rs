@@ -38,7 +38,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_ORPHANS_EVERY: Duration = Duration::from_secs(5);
 
 /// How long the parts have to end once the way out is over.
-const LAST_MOMENTS: Duration = Duration::from_millis(500);
+const LAST_MOMENTS: Duration = Duration::from_millis(250);
 
 /// What the process starts from.
 pub struct Startup {
@@ -66,6 +66,10 @@ pub enum StartError {
     /// A store cannot be built.
     #[error(transparent)]
     Store(#[from] BuildError),
+    /// A part of the worker died of a bug; without it the others would go on for nothing, so the
+    /// process ends, and whoever supervises it starts it anew.
+    #[error("a part of the worker died ({0}); please report this")]
+    Died(String),
     /// A handler cannot be built: which, and the remedy.
     #[error("{0}")]
     Handlers(String),
@@ -139,7 +143,6 @@ impl Life {
             env!("CARGO_PKG_VERSION"),
             std::process::id()
         );
-        let marker = set_marker(&config, worker, clock);
         let registry = Arc::new(super::handlers::registry(&native, &config)?);
         let beats = Beats::new(clock);
         let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
@@ -171,6 +174,8 @@ impl Life {
             .collect();
         let vitals = web::vitals(&context, &queues);
         let web = web::start(&config, &vitals, &queues, counts);
+        // Last: an attempt to start that failed leaves nothing behind to be told of.
+        let marker = set_marker(&config, worker, clock);
         Ok(Self {
             clock,
             requests,
@@ -218,9 +223,16 @@ impl Life {
                 },
                 () = until(self.clock, phase.next_deadline()) => Event::Tick,
                 ended = fetchers.join_next() => match ended {
-                    Some(_) => continue,
+                    Some(ended) => {
+                        ended.map_err(|error| StartError::Died(error.to_string()))?;
+                        continue;
+                    }
                     None => Event::Idle,
                 },
+                Some(ended) = helpers.join_next() => {
+                    ended.map_err(|error| StartError::Died(error.to_string()))?;
+                    continue;
+                }
                 _ = ticks.tick() => {
                     self.tick();
                     Event::Tick

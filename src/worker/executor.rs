@@ -23,12 +23,12 @@ use super::counts::{KindCounts, QueueCounts};
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
-use super::suspects::Turn;
 use super::{Context, Served, outcome_log};
-use crate::domain::{Delivery, Failure, Interruption, Origin, Task, Verdict};
+use crate::connection::RedisError;
+use crate::domain::{Delivery, Failure, Interruption, LockToken, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
-use crate::lease::{Acquired, Lock};
+use crate::lease::{Acquired, LeaseError, Lock};
 use crate::ledger::{Claimed, DelayReason, Effect, Grant, LedgerError, Performed, Recorded};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::lease_clock::LeaseClock;
@@ -36,7 +36,10 @@ use crate::protocol::settle::{self, RunEnd};
 use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
-const DROP_MARGIN: Duration = Duration::from_secs(1);
+const DROP_MARGIN: Duration = Duration::from_millis(500);
+
+/// How often the entry of a task that waits here unclaimed is kept from idling.
+const TOUCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Who else is in flight while a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +90,16 @@ impl Executor {
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
         };
-        let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
+        if place.shared().suspects.is_taken() {
+            // Brought by a read that was under way when a suspect got the worker to itself.
+            return (Exit::HandOver, None);
+        }
+        let (exit, lock) = match self.in_one_commit(delivery, &task, &entry, place).await {
+            Ok(failed) => {
+                self.locked(delivery, &task, &entry, Company::Others, failed, place).await
+            }
+            Err(exit) => (exit, None),
+        };
         if exit != Exit::Suspect {
             return (exit, lock);
         }
@@ -108,11 +120,24 @@ impl Executor {
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
+            () = self.until_taken_away(delivery) => return (Exit::Leave, None),
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
         match turn {
-            Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
-            Turn::Later => (self.delay_suspect(delivery, task).await, None),
+            Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, None, place).await,
+            None => (self.delay_suspect(delivery, task).await, None),
+        }
+    }
+
+    /// Keeps the entry ours while its task waits; comes back when another worker has it.
+    async fn until_taken_away(&self, delivery: &Delivery) {
+        let entry = [(delivery.queue.clone(), delivery.entry)];
+        loop {
+            tokio::time::sleep(TOUCH_EVERY).await;
+            // An error proves nothing: the entry idles meanwhile, and may be taken.
+            if self.context.stores.queue.touch(&entry).await.is_ok_and(|ours| ours == [false]) {
+                return;
+            }
         }
     }
 
@@ -123,40 +148,33 @@ impl Executor {
         task: &Arc<Task>,
         entry: &Entry,
         company: Company,
+        failed: Option<Failure>,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         match self.acquire(delivery, task).await {
             Ok(lock) => {
-                let exit = self.hold(delivery, task, entry, company, &lock, place).await;
+                let exit = self.hold(delivery, task, entry, company, failed, &lock, place).await;
                 (exit, Some(lock))
             }
             Err(exit) => (exit, None),
         }
     }
 
-    /// With the lock in hand: claim, run, record.
+    /// With the lock in hand: claim, run, record. `failed` is what a single commit has come to, and
+    /// is only recorded.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of a task by now")]
     async fn hold(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
         company: Company,
+        failed: Option<Failure>,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
         if self.context.stop.leaving.is_cancelled() {
             return Exit::HandOver;
-        }
-        let mut failed = None;
-        if let Handler::InTransaction(effect) = &entry.handler
-            && effect.single_commit()
-            && delivery.origin == Origin::Fresh
-            && company == Company::Others
-        {
-            match self.in_one_commit(delivery, task, entry, effect, place).await {
-                Ok(failure) => failed = Some(failure),
-                Err(exit) => return exit,
-            }
         }
         let sent = self.context.clock.now();
         let ledger = &self.context.stores.ledger;
@@ -203,6 +221,13 @@ impl Executor {
                 Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
+            // A Redis that is full takes no lock but still gives work out. The ledger decides without
+            // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
+            Err(LeaseError::Redis(RedisError::Refused { .. })) => Ok(Lock {
+                name: task.lock_name(),
+                token: LockToken::random(),
+                valid_until: self.context.clock.now(),
+            }),
             Err(error) => {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)
@@ -210,21 +235,46 @@ impl Executor {
         }
     }
 
-    /// Claim, effect and success in a single commit. `Ok` with the failure of the effect, which
-    /// left nothing behind and has yet to be recorded under a claim.
+    /// Claim, effect and success in a single commit, for effects that allow it on their first
+    /// delivery. `Ok` if the task goes the long way: with the failure of the effect, which left
+    /// nothing behind and has yet to be recorded under a claim; or with none.
+    ///
+    /// No lock is taken: while the transaction is open, its row keeps every other claim out, and
+    /// nobody gets the entry within that time. A resource's lock may be a foreign program's, though.
     async fn in_one_commit(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
-        effect: &Arc<dyn Effect>,
         place: &mut Place,
-    ) -> Result<Failure, Exit> {
+    ) -> Result<Option<Failure>, Exit> {
+        let effect = match &entry.handler {
+            Handler::InTransaction(effect)
+                if effect.single_commit()
+                    && delivery.origin == Origin::Fresh
+                    && task.lock_key.is_none() =>
+            {
+                effect
+            }
+            Handler::InTransaction(_) | Handler::External(_) => return Ok(None),
+        };
+        if self.context.stop.leaving.is_cancelled() {
+            return Err(Exit::HandOver);
+        }
         let counts = self.counts_of(task);
         let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
         place.started();
+        // Nothing keeps the task alive for others to see until the commit, so it must be quick.
         let limit = time_limit(task, entry);
-        let answer = self.context.stores.ledger.perform(task, None, effect, limit).await;
+        let quick = limit.min(self.context.limits.lease / 2);
+        let answer = tokio::select! {
+            biased;
+            answer = self.context.stores.ledger.perform(task, None, effect, quick) => answer,
+            () = self.context.stop.interrupt.cancelled() => {
+                place.ended(None);
+                return Err(Exit::HandOver);
+            }
+        };
         place.ended(None);
         if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
             counts.ran(self.context.clock.now().saturating_since(begun));
@@ -240,7 +290,12 @@ impl Executor {
                 Err(self.not_claimed(delivery, task, refused).await)
             }
             Ok(Performed::Stale) => Err(Exit::Postpone(self.context.limits.lease)),
-            Ok(Performed::Failed(failure)) => Ok(failure),
+            Ok(Performed::Failed(failure))
+                if quick < limit && failure.status.as_deref() == Some("timeout") =>
+            {
+                Ok(None)
+            }
+            Ok(Performed::Failed(failure)) => Ok(Some(failure)),
             Err(error) => Err(self.ledger_failed(&error)),
         }
     }
@@ -282,7 +337,16 @@ impl Executor {
                 return interrupted(Interruption::LeaseLost);
             }
             let ledger = &self.context.stores.ledger;
-            let error = match ledger.perform(task, Some(grant), effect, limit).await {
+            // An interrupted transaction finds its row released under a higher fence, and rolls back.
+            let answer = tokio::select! {
+                biased;
+                answer = ledger.perform(task, Some(grant), effect, limit) => answer,
+                () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
+                () = self.context.stop.interrupt.cancelled() => {
+                    return interrupted(Interruption::Drain);
+                }
+            };
+            let error = match answer {
                 Ok(Performed::Committed) => {
                     self.counts_of(task).succeeded.inc();
                     outcome_log::succeeded(task, Some(grant));
@@ -373,7 +437,13 @@ impl Executor {
             () = tokio::time::sleep(limit) => Interruption::Timeout,
         };
         cancel.cancel();
-        let grace = entry.kill_after + DROP_MARGIN;
+        let patience = match why {
+            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace),
+            Interruption::Timeout | Interruption::LeaseLost | Interruption::NoRoom => {
+                entry.kill_after
+            }
+        };
+        let grace = patience + DROP_MARGIN;
         let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
     }
@@ -440,7 +510,14 @@ impl Executor {
     /// Nothing of the task has begun: whoever can reach its stores may have it.
     pub(super) fn ledger_failed(&self, error: &LedgerError) -> Exit {
         self.context.health.postgres.doubt(error);
-        Exit::HandOver
+        match error {
+            // Others would meet the same.
+            LedgerError::Refused { .. } => Exit::Postpone(self.context.limits.lease),
+            LedgerError::Unavailable { .. }
+            | LedgerError::LoginRefused { .. }
+            | LedgerError::Schema { .. }
+            | LedgerError::Conflict { .. } => Exit::HandOver,
+        }
     }
 }
 

@@ -34,11 +34,18 @@ const REFUSAL_STAYS: Duration = Duration::from_secs(5);
 pub trait StoreError: Display {
     /// Whether the same call may succeed later without anybody's help.
     fn is_transient(&self) -> bool;
+
+    /// Whether it says something about the store, and not only about the one call.
+    fn is_of_the_store(&self) -> bool;
 }
 
 impl StoreError for RedisError {
     fn is_transient(&self) -> bool {
         Self::is_transient(self)
+    }
+
+    fn is_of_the_store(&self) -> bool {
+        true
     }
 }
 
@@ -46,11 +53,28 @@ impl StoreError for LeaseError {
     fn is_transient(&self) -> bool {
         Self::is_transient(self)
     }
+
+    fn is_of_the_store(&self) -> bool {
+        match self {
+            Self::Redis(_) | Self::NoQuorum { .. } => true,
+            Self::Spent { .. } => false,
+        }
+    }
 }
 
 impl StoreError for LedgerError {
     fn is_transient(&self) -> bool {
         Self::is_transient(self)
+    }
+
+    fn is_of_the_store(&self) -> bool {
+        match self {
+            Self::Conflict { .. } => false,
+            Self::Unavailable { .. }
+            | Self::LoginRefused { .. }
+            | Self::Schema { .. }
+            | Self::Refused { .. } => true,
+        }
     }
 }
 
@@ -125,10 +149,14 @@ impl Store {
     }
 
     /// A call failed with `error`: the next probe decides. It is told at debug level only, unless
-    /// it is one that somebody has to mend and the probe does not meet it.
+    /// it is one that somebody has to mend and the probe does not meet it. A deadlock is one task's
+    /// affair and does not stop the others.
     pub fn doubt(&self, error: &impl StoreError) {
         tracing::debug!("{}: {error}", self.name);
         self.errors.fetch_add(1, Ordering::Relaxed);
+        if !error.is_of_the_store() {
+            return;
+        }
         if !error.is_transient() {
             self.refusals().unexplained = Some(error.to_string());
         }

@@ -27,8 +27,12 @@ use crate::protocol::lease_clock::LeaseClock;
 /// runs long blocks everybody.
 const GROUP: usize = 500;
 
-/// How often deadlines are looked at between two beats, as a share of the interval.
+/// Deadlines are looked at this often between two beats, and at least once a second: the watchdog
+/// hears of it.
 const LOOKS_PER_BEAT: u32 = 6;
+
+/// See [`LOOKS_PER_BEAT`].
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// What is registered for one run.
 #[derive(Debug, Clone)]
@@ -186,9 +190,9 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    let mut looks = tokio::time::interval(interval / LOOKS_PER_BEAT);
+    let mut looks = tokio::time::interval((interval / LOOKS_PER_BEAT).min(LONGEST_LOOK));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut until_beat = LOOKS_PER_BEAT;
+    let mut next_beat = beats.clock.now() + interval;
     loop {
         beats.progress.came_round();
         tokio::select! {
@@ -197,14 +201,14 @@ pub async fn run(
             _ = looks.tick() => {}
         }
         beats.expire();
-        until_beat -= 1;
-        if until_beat > 0 {
+        let now = beats.clock.now();
+        if now < next_beat {
             continue;
         }
-        until_beat = LOOKS_PER_BEAT;
+        next_beat = now + interval;
         beats.beating.send_modify(|beat| *beat += 1);
         {
-            let mut beat = std::pin::pin!(beat(beats, stores));
+            let mut beat = std::pin::pin!(beat(beats, stores, interval));
             loop {
                 beats.progress.came_round();
                 tokio::select! {
@@ -218,20 +222,22 @@ pub async fn run(
     }
 }
 
-async fn beat(beats: &Beats, stores: &Stores) {
+async fn beat(beats: &Beats, stores: &Stores, patience: Duration) {
     let alive: Vec<(u64, Alive)> =
         beats.runs().iter().map(|(id, run)| (*id, run.alive.clone())).collect();
     for group in alive.chunks(GROUP) {
-        renew_leases(beats, stores, group).await;
+        renew_leases(beats, stores, group, patience).await;
         tokio::join!(renew_locks(beats, stores, group), touch_entries(stores, group));
     }
 }
 
-async fn renew_leases(beats: &Beats, stores: &Stores, group: &[(u64, Alive)]) {
+async fn renew_leases(beats: &Beats, stores: &Stores, group: &[(u64, Alive)], patience: Duration) {
     let held: Vec<Held> = group.iter().map(|(_, alive)| alive.held.clone()).collect();
     let sent = beats.clock.now();
-    // An error is reported by the health probe; until it ends, the local deadline decides.
-    let Ok(answers) = stores.ledger.renew(&held).await else { return };
+    // An error is reported by the health probe; until it ends, the local deadline decides. A ledger
+    // that does not answer must not cost the lock and the entry too.
+    let renewal = tokio::time::timeout(patience, stores.ledger.renew(&held));
+    let Ok(Ok(answers)) = renewal.await else { return };
     for ((id, _), answer) in group.iter().zip(answers) {
         match answer {
             Beat::Renewed => {

@@ -36,21 +36,42 @@ impl Maintenance {
         Self { context, queues }
     }
 
-    /// Sweeps until the worker leaves.
+    /// Sweeps and prunes until the worker leaves.
     pub async fn run(self) {
+        tokio::join!(self.sweep(), self.prune_now_and_then());
+    }
+
+    async fn prune_now_and_then(&self) {
+        let mut prune = tokio::time::interval(self.context.limits.prune_every);
+        prune.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => return,
+                _ = prune.tick() => {}
+            }
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => return,
+                () = self.context.health.until_ready() => self.prune().await,
+            }
+        }
+    }
+
+    async fn sweep(&self) {
         let leaving = self.context.stop.leaving.clone();
         let mut reap = tokio::time::interval(REAP_EVERY);
         reap.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut prune = tokio::time::interval(self.context.limits.prune_every);
-        prune.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let sweep = self.context.limits.sweep;
             let pause = backoff::between(sweep / 2, sweep, rand::random());
             tokio::select! {
                 biased;
                 () = leaving.cancelled() => return,
-                _ = reap.tick() => self.reap().await,
-                _ = prune.tick() => self.prune().await,
+                _ = reap.tick() => {
+                    self.reap().await;
+                    self.find_strays().await;
+                }
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::select! {
@@ -70,14 +91,16 @@ impl Maintenance {
             };
             let full = due.len() == DUE_PER_LOOK;
             let promotions = due.into_iter().map(|due| self.promote_one(due));
-            futures_util::future::join_all(promotions).await;
-            if !full || self.context.stop.leaving.is_cancelled() {
+            let done = futures_util::future::join_all(promotions).await;
+            // What failed stays as it is until its reservation ends by itself.
+            if !full || done.contains(&false) || self.context.stop.leaving.is_cancelled() {
                 return;
             }
         }
     }
 
-    async fn promote_one(&self, due: Due) {
+    /// Puts one row's entry into the stream, and says whether both stores took it.
+    async fn promote_one(&self, due: Due) -> bool {
         let queue = Arc::clone(&self.context.stores.queue);
         let still_there = match due.entry {
             Some(entry) => {
@@ -90,13 +113,30 @@ impl Maintenance {
             Ok(None) => queue.append(&due.queue, &due.raw).await,
             Err(error) => Err(error),
         };
-        match entry {
-            Ok(entry) => match self.context.stores.ledger.promoted(&due, entry).await {
-                Ok(()) => self.context.counts.promoted.inc(),
-                Err(error) => self.context.health.postgres.doubt(&error),
-            },
-            // The row stays as it is; its reservation ends by itself.
-            Err(error) => self.context.health.redis.doubt(&error),
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.context.health.redis.doubt(&error);
+                return false;
+            }
+        };
+        match self.context.stores.ledger.promoted(&due, entry).await {
+            Ok(()) => {
+                self.context.counts.promoted.inc();
+                true
+            }
+            Err(error) => {
+                self.context.health.postgres.doubt(&error);
+                false
+            }
+        }
+    }
+
+    async fn find_strays(&self) {
+        match self.context.stores.ledger.find_strays().await {
+            Ok(0) => {}
+            Ok(strays) => tracing::warn!("{strays} claimed tasks were left behind; taken up again"),
+            Err(error) => self.context.health.postgres.doubt(&error),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Shared {
     tasks: Mutex<HashSet<TaskId>>,
     /// Where suspects wait until they can run alone.
     pub suspects: Lane,
+    /// Something has left, of whatever queue: there may be room for others.
+    left: Notify,
 }
 
 impl Shared {
@@ -40,6 +42,7 @@ impl Shared {
             idle: Notify::new(),
             tasks: Mutex::default(),
             suspects: Lane::default(),
+            left: Notify::new(),
         })
     }
 
@@ -150,9 +153,14 @@ impl Slots {
         (entries > 0 && bytes > 0).then_some(Demand { entries, bytes })
     }
 
-    /// Waits until a place may have become free since the last look.
+    /// Waits until a place may have become free since the last look: one of this queue, or room
+    /// that all queues share.
     pub async fn freed(&self) {
-        self.freed.notified().await;
+        tokio::select! {
+            biased;
+            () = self.freed.notified() => {}
+            () = self.shared.left.notified() => {}
+        }
     }
 
     /// How many handlers of this queue run.
@@ -190,10 +198,15 @@ pub struct Place {
 }
 
 impl Place {
-    /// The handler starts.
+    /// The handler starts, maybe once more.
     pub fn started(&mut self) {
+        let mut state = self.slots.state();
+        if self.started {
+            state.dispatch.restarted();
+        } else {
+            state.dispatch.started();
+        }
         self.started = true;
-        self.slots.state().dispatch.started();
     }
 
     /// The handler has ended; its permit, if it needed one, goes back unless there are too many.
@@ -234,6 +247,7 @@ impl Drop for Place {
             shared.idle.notify_waiters();
         }
         shared.suspects.stir(left);
+        shared.left.notify_waiters();
         self.slots.freed.notify_one();
     }
 }

@@ -32,15 +32,6 @@ struct State {
     running: bool,
 }
 
-/// How the waiting ended.
-#[derive(Debug)]
-pub enum Turn<'a> {
-    /// Nothing else is in flight: run it now, and keep the guard while it runs.
-    Alone(Alone<'a>),
-    /// The lane is full, or the wait was in vain.
-    Later,
-}
-
 /// The worker belongs to one suspect while this lives.
 #[derive(Debug)]
 pub struct Alone<'a>(&'a Lane);
@@ -84,34 +75,34 @@ impl Lane {
         }
     }
 
-    /// Waits until the caller's task is alone. `in_flight` counts all tasks in flight, those that
-    /// wait here included. After `patience` the worker starts nothing else; after twice that the
-    /// wait is in vain.
+    /// Waits until the caller's task is alone; `None` where the lane is full. `in_flight` counts all
+    /// tasks in flight, those that wait here included. After `patience` the worker starts nothing
+    /// else, so that the wait ends with the longest task that runs. To be dropped when the caller's
+    /// entry is another worker's.
     pub async fn wait(
         &self,
         clock: Clock,
         patience: Duration,
         in_flight: impl Fn() -> usize,
-    ) -> Turn<'_> {
-        let Some(ticket) = self.enter(clock.now() + patience) else { return Turn::Later };
-        let alone = async {
-            loop {
-                let changed = self.changed.notified();
-                {
-                    let mut state = self.state();
-                    let first = state.waiting.front().is_some_and(|(n, _)| *n == ticket.number);
-                    if first && !state.running && in_flight() <= state.waiting.len() {
-                        state.running = true;
-                        return Alone(self);
-                    }
+    ) -> Option<Alone<'_>> {
+        let ticket = self.enter(clock.now() + patience)?;
+        loop {
+            let changed = self.changed.notified();
+            {
+                let mut state = self.state();
+                let first = state.waiting.front().is_some_and(|(n, _)| *n == ticket.number);
+                if first && !state.running && in_flight() <= state.waiting.len() {
+                    state.running = true;
+                    return Some(Alone(self));
                 }
-                changed.await;
             }
-        };
-        match tokio::time::timeout(patience * 2, alone).await {
-            Ok(alone) => Turn::Alone(alone),
-            Err(_) => Turn::Later,
+            changed.await;
         }
+    }
+
+    /// Whether a suspect has the worker to itself now.
+    pub fn is_taken(&self) -> bool {
+        self.state().running
     }
 
     fn enter(&self, quiet: BootInstant) -> Option<Ticket<'_>> {
@@ -122,6 +113,9 @@ impl Lane {
         let number = state.next;
         state.next += 1;
         state.waiting.push_back((number, quiet));
+        drop(state);
+        // Whoever waits counts itself among those that need not leave first: so the first may go.
+        self.changed.notify_waiters();
         Some(Ticket { lane: self, number })
     }
 }
@@ -151,7 +145,7 @@ mod tests {
         };
         let start = tokio::time::Instant::now();
         let (turn, ()) = tokio::join!(wait, others);
-        assert!(matches!(turn, Turn::Alone(_)));
+        assert!(turn.is_some());
         assert_eq!(start.elapsed(), Duration::from_secs(2));
     }
 
@@ -159,8 +153,8 @@ mod tests {
     async fn suspects_run_one_at_a_time_and_keep_the_worker_quiet() {
         let lane = Lane::default();
         let clock = clock();
-        let Turn::Alone(first) = lane.wait(clock, PATIENCE, || 1).await else { panic!("busy") };
-        assert!(lane.wants_quiet(clock.now()));
+        let first = lane.wait(clock, PATIENCE, || 1).await.expect("nothing else is there");
+        assert!(lane.is_taken() && lane.wants_quiet(clock.now()));
         let second = lane.wait(clock, PATIENCE, || 1);
         let release = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -168,26 +162,56 @@ mod tests {
         };
         let start = tokio::time::Instant::now();
         let (turn, ()) = tokio::join!(second, release);
-        assert!(matches!(turn, Turn::Alone(_)));
+        assert!(turn.is_some());
         assert_eq!(start.elapsed(), Duration::from_secs(5));
         drop(turn);
         assert!(!lane.wants_quiet(clock.now()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_wait_quiets_the_worker_and_then_gives_up() {
+    async fn two_suspects_that_come_together_do_not_wait_for_each_other() {
+        let lane = Lane::default();
+        let in_flight = AtomicUsize::new(2);
+        let run = async || {
+            let turn = lane.wait(clock(), PATIENCE, || in_flight.load(Ordering::Relaxed)).await;
+            drop(turn.expect("a turn"));
+            let left = in_flight.fetch_sub(1, Ordering::Relaxed) - 1;
+            lane.stir(left);
+        };
+        let start = tokio::time::Instant::now();
+        tokio::join!(run(), run());
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_wait_quiets_the_worker_until_the_suspect_has_run() {
         let lane = Lane::default();
         let clock = clock();
+        let in_flight = AtomicUsize::new(9);
+        let wait = lane.wait(clock, PATIENCE, || in_flight.load(Ordering::Relaxed));
         let look = async {
             tokio::time::sleep(Duration::from_secs(29)).await;
             let before = lane.wants_quiet(clock.now());
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            (before, lane.wants_quiet(clock.now()))
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            let after = lane.wants_quiet(clock.now());
+            in_flight.store(1, Ordering::Relaxed);
+            lane.stir(1);
+            (before, after)
         };
-        let (turn, looks) = tokio::join!(lane.wait(clock, PATIENCE, || 9), look);
-        assert!(matches!(turn, Turn::Later));
+        let (turn, looks) = tokio::join!(wait, look);
+        assert!(turn.is_some());
         assert_eq!(looks, (false, true));
+        drop(turn);
         assert!(!lane.wants_quiet(clock.now()), "the lane is empty again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_wait_gives_its_place_up() {
+        let lane = Lane::default();
+        let clock = clock();
+        let gone = tokio::time::timeout(PATIENCE * 2, lane.wait(clock, PATIENCE, || 9)).await;
+        assert!(gone.is_err());
+        assert!(!lane.wants_quiet(clock.now()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -196,6 +220,6 @@ mod tests {
         let clock = clock();
         let tickets: Vec<_> = (0..MOST_WAITING).map(|_| lane.enter(clock.now())).collect();
         assert!(tickets.iter().all(Option::is_some));
-        assert!(matches!(lane.wait(clock, PATIENCE, || 1).await, Turn::Later));
+        assert!(lane.wait(clock, PATIENCE, || 1).await.is_none());
     }
 }

@@ -122,26 +122,28 @@ async fn redis_as(scene: &Scene, user: &str) -> redis::aio::MultiplexedConnectio
 #[tokio::test]
 async fn a_postgres_that_refuses_the_password() {
     let options =
-        PostgresOptions { password: Some(PASSWORD.to_owned()), ..PostgresOptions::volatile() };
+        PostgresOptions { password: Some("of-the-test".to_owned()), ..PostgresOptions::volatile() };
     let scene = Scene::with(RedisOptions::volatile(), options).await;
+    sql(&scene, &format!("CREATE ROLE worker LOGIN SUPERUSER PASSWORD '{PASSWORD}'")).await;
     let file = scene.path().join("postgres-password");
     let file_name = file.to_str().expect("UTF-8");
-    let (scheme_and_user, rest) = scene.database.split_once(&format!(":{PASSWORD}@")).unwrap();
-    scene.write_config_for(&scene.redis.url(), &format!("{scheme_and_user}@{rest}"), "");
+    let url = format!("postgres://worker@127.0.0.1:{}/test", scene.postgres.port());
+    scene.write_config_for(&scene.redis.url(), &url, "");
     std::fs::write(&file, "wrong").expect("write the password");
     let unit = Unit::start(&scene, "a", &[("QUEUE_WORKER_POSTGRES__PASSWORD_FILE", file_name)]);
     unit.waits_for("password authentication failed").await;
     std::fs::write(&file, format!("{PASSWORD}\n")).expect("write the password");
     unit.works_again(&scene, "first").await;
 
-    sql(&scene, "ALTER ROLE CURRENT_USER PASSWORD 'another'").await;
-    let mine = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                WHERE application_name = 'queue-worker'";
-    sql(&scene, mine).await;
+    sql(&scene, "ALTER ROLE worker PASSWORD 'another'").await;
+    let theirs = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                  WHERE usename = 'worker'";
+    sql(&scene, theirs).await;
     unit.systemd.until_status(&["not ready: ", "password authentication failed"]).await;
     unit.systemd.until_more(crate::A_WHILE, "WATCHDOG=1").await;
     let told = unit.warnings();
-    assert_eq!(told.iter().filter(|line| line.contains("authentication failed")).count(), 2);
+    let refusals = told.iter().filter(|line| line.contains("authentication failed")).count();
+    assert_eq!(refusals, 2, "one line for each outage:\n{}", unit.worker.log());
     std::fs::write(&file, "another").expect("write the password");
     unit.works_again(&scene, "second").await;
     unit.ends().await;

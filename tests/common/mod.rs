@@ -9,13 +9,15 @@ mod clients;
 mod proxy;
 mod scene;
 mod systemd;
+mod worker;
 
 use std::time::Duration;
 
 pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
-pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow, Worker};
+pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};
 pub use systemd::{Heard, Systemd};
+pub use worker::Worker;
 
 /// How long an event may take before a test gives up; generous, for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);

@@ -11,6 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How far a throttled connection may be behind its rate and still catch up.
+const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// What happens to the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +22,8 @@ enum Mode {
     Forward,
     /// Each chunk waits this long first.
     Delay(Duration),
+    /// At most so many bytes a second, each way and connection.
+    Throttle(u32),
     /// Read and thrown away, in both directions; new connections are accepted and hear nothing.
     Silent,
     /// Only what the server says is thrown away: commands are applied, replies are lost.
@@ -60,6 +66,11 @@ impl TcpProxy {
     /// Holds every chunk back for `delay`.
     pub fn delay(&self, delay: Duration) {
         self.mode.send_replace(Mode::Delay(delay));
+    }
+
+    /// Forwards at most so many bytes a second, each way and connection.
+    pub fn throttle(&self, bytes_per_second: u32) {
+        self.mode.send_replace(Mode::Throttle(bytes_per_second));
     }
 
     /// Swallows all bytes in both directions; connections stay open.
@@ -131,6 +142,7 @@ async fn carry(
     is_reply: bool,
 ) {
     let mut chunk = vec![0; 16 * 1024];
+    let mut due = Instant::now();
     loop {
         let Ok(count @ 1..) = from.read(&mut chunk).await else { return };
         let mode = *modes.borrow();
@@ -139,6 +151,14 @@ async fn carry(
             Mode::SwallowReplies if is_reply => continue,
             Mode::SwallowReplies | Mode::Forward => {}
             Mode::Delay(delay) => tokio::time::sleep(delay).await,
+            Mode::Throttle(rate) => {
+                // What a sleep was too long is caught up with, an idle time is not.
+                due = due.max(Instant::now() - CATCH_UP);
+                due += Duration::from_secs_f64(
+                    f64::from(u32::try_from(count).unwrap()) / f64::from(rate),
+                );
+                tokio::time::sleep_until(due).await;
+            }
         }
         if to.write_all(&chunk[..count]).await.is_err() {
             return;

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use queue_worker::domain::{EntryId, RawEntry, Task};
+use queue_worker::domain::{EntryId, Failure, RawEntry, Task};
 use queue_worker::ledger::{
-    Claimed, DelayReason, Delayed, Ledger, LetterFilter, PostgresLedger, PostgresOptions, Recorded,
-    Status, Verdict,
+    Beat, Claimed, DelayReason, Delayed, Ledger, LetterFilter, PostgresLedger, PostgresOptions,
+    Recorded, Status, Verdict,
 };
 
 use crate::server::{Server, eventually, granted, row, take_over, task, task_with};
@@ -33,7 +33,7 @@ async fn a_due_task_goes_back_into_the_stream_and_is_claimed() {
     assert_eq!(ledger.task("due").await.unwrap().unwrap().entry.as_deref(), Some("5-1"));
     let grant = granted(ledger.claim(&due).await);
     assert_eq!((grant.held.fence.0, grant.attempt, grant.crashes), (1, 1, 0));
-    assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, false, false));
+    assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, true, true));
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_promotion_that_comes_after_the_claim_changes_nothing() {
     // The entry is in the stream, and somebody is faster than the sweep.
     granted(ledger.claim(&task).await);
     ledger.promoted(&due, ENTRY).await.unwrap();
-    assert_eq!(row(&server, "a").await, ("running".into(), 1, 0, 0, false, false));
+    assert_eq!(row(&server, "a").await, ("running".into(), 1, 0, 0, true, true));
 }
 
 #[tokio::test]
@@ -193,4 +193,61 @@ async fn a_row_that_cannot_be_read_does_not_stop_the_sweep() {
     assert_eq!(due.len(), 1);
     assert_eq!(due[0].task_id, "good");
     assert_ne!(due[0].raw, RawEntry::default());
+}
+
+#[tokio::test]
+async fn a_claimed_task_whose_worker_died_is_put_back_with_its_payload() {
+    let server = Server::migrated().await;
+    let dead = server.hasty();
+    let ledger = server.ledger();
+    // One had a heartbeat, one was claimed for the second time, one died before its first beat.
+    let (beaten, again, young) = (task("beaten"), task("again"), task("young"));
+    let held = granted(dead.claim(&beaten).await).held;
+    assert_eq!(dead.renew(&[held]).await.unwrap(), [Beat::Renewed]);
+    let held = granted(dead.claim(&again).await).held;
+    let retry = Verdict::Retry { failure: Failure::retry("no"), delay: Duration::ZERO };
+    let _ = dead.record(&again, &held, retry).await.unwrap();
+    granted(dead.claim(&again).await);
+    granted(dead.claim(&young).await);
+    assert!(ledger.due(9).await.unwrap().is_empty(), "their entries may still be there");
+
+    sqlx::query(
+        "UPDATE queue_worker.processed_tasks SET created_at = created_at - interval '2 minutes', \
+         run_at = run_at - interval '2 minutes', lease_until = lease_until - interval '2 minutes'",
+    )
+    .execute(&mut server.connect().await)
+    .await
+    .unwrap();
+    sqlx::query("UPDATE queue_worker.sweeps SET upto = upto - interval '1 hour'")
+        .execute(&mut server.connect().await)
+        .await
+        .unwrap();
+    assert_eq!(ledger.find_strays().await.unwrap(), 1, "the young one");
+    assert_eq!(ledger.find_strays().await.unwrap(), 0, "each row is looked at once");
+    let mut due = ledger.due(9).await.unwrap();
+    due.sort_by(|a, b| a.task_id.cmp(&b.task_id));
+    let ids: Vec<&str> = due.iter().map(|due| due.task_id.as_str()).collect();
+    assert_eq!(ids, ["again", "beaten", "young"]);
+    for (due, task) in due.iter().zip([&again, &beaten, &young]) {
+        assert_eq!(due.raw, task.to_raw());
+        ledger.promoted(due, EntryId { ms: 9, seq: 9 }).await.unwrap();
+    }
+    assert!(ledger.due(9).await.unwrap().is_empty(), "looked after for now");
+    sqlx::query(
+        "UPDATE queue_worker.processed_tasks SET lease_until = now() - interval '1 minute'",
+    )
+    .execute(&mut server.connect().await)
+    .await
+    .unwrap();
+    let grant = granted(ledger.claim(&young).await);
+    assert_eq!(grant.held.fence.0, 2, "a takeover like any other");
+    let _ = ledger.record(&young, &grant.held, Verdict::Succeeded { result: None }).await.unwrap();
+    let kept: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM queue_worker.processed_tasks \
+         WHERE task_id = 'young' AND (payload IS NOT NULL OR run_at IS NOT NULL)",
+    )
+    .fetch_one(&mut server.connect().await)
+    .await
+    .unwrap();
+    assert_eq!(kept, 0, "what has ended keeps no payload");
 }

@@ -2,7 +2,7 @@
 
 use queue_worker::private_servers::{PostgresOptions, RedisOptions};
 
-use crate::common::{Scene, wait_for};
+use crate::common::{Scene, TcpProxy, wait_for};
 
 /// In the unit of /proc/PID/status.
 const MIB: u64 = 1024;
@@ -38,22 +38,25 @@ async fn scenario_13_giant_payloads_pass_in_bounded_memory() {
     scene.write_config("\n[handler.count]\ntype = \"exec\"\ncommand = [\"/usr/bin/wc\", \"-c\"]\n");
     let environment = [
         ("QUEUE_WORKER_QUEUE__Q__MAX_PAYLOAD", "64MiB"),
-        ("QUEUE_WORKER_WORKER__PAYLOAD_BUDGET", "128MiB"),
+        ("QUEUE_WORKER_WORKER__PAYLOAD_BUDGET", "64MiB"),
     ];
+    // One of the largest size, and a crowd of half of it.
     let payload = vec![b'x'; 64 * 1024 * 1024];
+    let length = |n: usize| if n == 0 { payload.len() } else { payload.len() / 2 };
     for n in 0..TASKS {
-        scene.task_with(&format!("t-{n}"), "count", &payload, &[]).await;
+        scene.task_with(&format!("t-{n}"), "count", &payload[..length(n)], &[]).await;
     }
     let mut worker = scene.worker_with("a", &environment).await;
     for n in 0..TASKS {
         let row = scene.until_status(&format!("t-{n}"), "succeeded").await;
-        assert_eq!(row.result, Some(b"67108864\n".to_vec()));
+        assert_eq!(row.result, Some(format!("{}\n", length(n)).into_bytes()));
         assert_eq!((row.attempts, row.crashes), (0, 0));
     }
     scene.until_empty().await;
     // The budget, and a few payloads on their way in and out; eight at once would be far above it.
-    let bound = (128 + 5 * 64 + BASE) * MIB;
+    let bound = (64 + 5 * 64 + BASE) * MIB;
     let most = worker.memory_kib("VmHWM");
+    println!("{most} KiB at the most");
     assert!(most < bound, "{most} KiB at the most, more than {bound}");
     worker.terminate().await;
 }
@@ -69,6 +72,25 @@ async fn a_payload_over_the_limit_is_a_dead_letter() {
     wait_for("the dead letter", async || scene.letters().await.len() == 1).await;
     assert_eq!(scene.letters().await[0].reason, "oversized");
     assert_eq!(scene.row("big").await, None);
+    scene.until_empty().await;
+    worker.terminate().await;
+}
+
+/// At 6 MB a second the payload takes longer than a call may.
+#[tokio::test]
+async fn a_large_payload_arrives_over_a_slow_network() {
+    let scene = Scene::start().await;
+    let proxy = TcpProxy::start(scene.redis.port()).await;
+    let url = format!("redis://127.0.0.1:{}/", proxy.port());
+    scene.write_config_for(&url, &scene.database, "");
+    let environment = [("QUEUE_WORKER_QUEUE__Q__MAX_PAYLOAD", "8MiB")];
+    let mut worker = scene.worker_with("a", &environment).await;
+    scene.task("warm", "effect", "").await;
+    scene.until_status("warm", "succeeded").await;
+    proxy.throttle(6_000_000);
+    scene.task_with("t", "effect", &vec![b'x'; 8 * 1024 * 1024], &[]).await;
+    let row = scene.until_status("t", "succeeded").await;
+    assert_eq!((row.attempts, row.crashes), (0, 0));
     scene.until_empty().await;
     worker.terminate().await;
 }

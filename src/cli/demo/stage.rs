@@ -1,7 +1,7 @@
 //! The servers, the workers, and what is asked of the ledger.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::report::Report;
+use crate::cli::trial;
 use crate::private_servers::{
     AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
 };
 
-const POLL: Duration = Duration::from_millis(20);
-const BUSY_LIMIT: Duration = Duration::from_secs(20);
+/// Nothing in the demo takes longer.
+const LIMIT: Duration = Duration::from_secs(80);
 
 /// Everything that the demo plays on. Dropping it ends all processes.
 pub(super) struct Stage {
@@ -52,7 +53,7 @@ impl Stage {
         .await?;
         let stage = Self { redis, _postgres: postgres, database, pool, folder };
         stage.write_config()?;
-        stage.migrate().await?;
+        trial::migrate(&stage.config()).await?;
         Ok(stage)
     }
 
@@ -106,19 +107,6 @@ format = "text"
         self.folder.path().join("renders")
     }
 
-    async fn migrate(&self) -> anyhow::Result<()> {
-        let status = Command::new(std::env::current_exe()?)
-            .args(["migrate", "--config"])
-            .arg(self.config())
-            .stdout(Stdio::null())
-            .status()
-            .await?;
-        if !status.success() {
-            bail!("queue-worker migrate ended with {status}");
-        }
-        Ok(())
-    }
-
     /// Starts a worker and waits until it is ready to pull.
     pub(super) async fn start_worker(&self, name: &str) -> anyhow::Result<Worker> {
         let state = self.folder.path().join(name);
@@ -133,8 +121,10 @@ format = "text"
             .stderr(log)
             .kill_on_drop(true)
             .spawn()?;
-        let note = state.join("running.json");
-        let id = wait("a worker to start", || async { Ok(worker_id(&note)) }).await?;
+        let id = wait("a worker to start", async || {
+            Ok(trial::noted_worker(&state).map(|(_, worker)| worker))
+        })
+        .await?;
         Ok(Worker { child, id })
     }
 
@@ -180,7 +170,7 @@ format = "text"
     }
 
     pub(super) async fn until_busy(&self, worker: &Worker) -> anyhow::Result<()> {
-        wait("a worker to be in mid-task", || async {
+        wait("a worker to be in mid-task", async || {
             let running = self.running_under(worker).await?;
             Ok((!running.is_empty()).then_some(()))
         })
@@ -194,7 +184,7 @@ format = "text"
         kill: Instant,
     ) -> anyhow::Result<f64> {
         for (task, fence) in victims {
-            wait("a killed task to be taken over", || async {
+            wait("a killed task to be taken over", async || {
                 let now: i64 = sqlx::query_scalar(
                     "SELECT fence FROM queue_worker.processed_tasks WHERE task_id = $1 \
                      AND (fence > $2 OR status <> 'running')",
@@ -212,7 +202,7 @@ format = "text"
     }
 
     pub(super) async fn until_all_ended(&self, tasks: u32) -> anyhow::Result<()> {
-        wait("every task to end", || async {
+        wait("every task to end", async || {
             let ended: i64 = sqlx::query_scalar(
                 "SELECT count(*) FROM queue_worker.processed_tasks \
                  WHERE status IN ('succeeded', 'failed', 'dead')",
@@ -257,11 +247,7 @@ format = "text"
     }
 
     async fn locks(&self) -> anyhow::Result<i64> {
-        let client = redis::Client::open(self.redis.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let keys: Vec<String> =
-            redis::cmd("KEYS").arg("lock:*").query_async(&mut connection).await?;
-        Ok(i64::try_from(keys.len())?)
+        Ok(i64::try_from(trial::task_locks(&self.redis.url()).await?.len())?)
     }
 }
 
@@ -289,24 +275,9 @@ fn planned_failures(tasks: u32) -> i64 {
     i64::from((0..tasks).map(|n| u32::from(n % 20 == 17)).sum::<u32>())
 }
 
-fn worker_id(note: &Path) -> Option<Uuid> {
-    let text = std::fs::read_to_string(note).ok()?;
-    serde_json::from_str::<serde_json::Value>(&text).ok()?.get("worker")?.as_str()?.parse().ok()
-}
-
-/// Asks again and again until there is an answer.
-async fn wait<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
-where
-    F: Future<Output = anyhow::Result<Option<T>>>,
-{
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await? {
-            return Ok(answer);
-        }
-        if start.elapsed() > BUSY_LIMIT + Duration::from_secs(60) {
-            bail!("gave up waiting for {what}");
-        }
-        tokio::time::sleep(POLL).await;
-    }
+async fn wait<T>(
+    what: &str,
+    ask: impl AsyncFnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    trial::until(what, LIMIT, ask).await
 }

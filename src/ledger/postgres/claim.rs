@@ -3,6 +3,7 @@
 //! Ids are deduped and sorted, so that two groups lock rows in the same order. What is not granted
 //! is classified by a second statement. Tasks with a lock key go another way: see `resource`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
+use super::error::text;
 use super::session::{Trouble, within};
-use super::{Inner, resource, statements};
+use super::{Inner, millis, resource, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Fence, Held, LockKey, Task, TaskId};
 use crate::ledger::{Claimed, Grant, LedgerError, Status};
@@ -78,8 +80,8 @@ async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, manner: Manner) 
             note_takeovers(inner, &answers).await;
             replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
         }
-        // One row in somebody's hands must not hold up the others.
-        Err(LedgerError::Conflict { .. }) => {
+        // One row in somebody's hands, or one value that is refused, must not hold up the others.
+        Err(LedgerError::Conflict { .. } | LedgerError::Refused { .. }) => {
             for (task, reply) in tasks.into_iter().zip(replies) {
                 reply.answer(claim_singly(inner, &task, manner).await);
             }
@@ -162,6 +164,11 @@ pub(super) async fn claim_rows(
     let hashes: Vec<&[u8]> = tasks.iter().map(|task| task.hash.0.as_slice()).collect();
     let keys: Vec<Option<&str>> =
         tasks.iter().map(|task| task.lock_key.as_ref().map(LockKey::as_str)).collect();
+    // What a task needs to be run again is kept until it has ended: Redis may lose its entry.
+    let payloads: Vec<Option<&[u8]>> =
+        tasks.iter().map(|task| (!done).then_some(&*task.payload)).collect();
+    let traceparents: Vec<Option<Cow<'_, str>>> =
+        tasks.iter().map(|task| task.traceparent.as_deref().map(text)).collect();
     let rows = sqlx::query(statements::CLAIM)
         .bind(inner.lease_ms())
         .bind(inner.worker.0)
@@ -174,6 +181,11 @@ pub(super) async fn claim_rows(
         .bind(keys)
         .bind(done)
         .bind(suspects)
+        .bind(payloads)
+        .bind(tasks.iter().map(|task| super::max_attempts(task)).collect::<Vec<_>>())
+        .bind(tasks.iter().map(|task| task.timeout.map(millis)).collect::<Vec<_>>())
+        .bind(traceparents.iter().map(Option::as_deref).collect::<Vec<_>>())
+        .bind(millis(inner.released_recheck))
         .fetch_all(connection)
         .await?;
     // Rows come back in the order of the array, without those that were refused.

@@ -349,6 +349,10 @@ impl Ledger for PostgresLedger {
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
     }
 
+    async fn find_strays(&self) -> Result<u64, LedgerError> {
+        promote::find_strays(&self.inner).await
+    }
+
     async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {
         prune::prune(&self.inner, retention).await
     }

@@ -119,6 +119,21 @@ fn decode(error: crate::domain::IdError) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(error))
 }
 
+/// How long after it was made a row is looked at: longer than the first heartbeat, a lease and a
+/// claim's transaction take.
+const STRAY_AFTER: Duration = Duration::from_secs(60);
+
+/// See [`crate::ledger::Ledger::find_strays`].
+pub(super) async fn find_strays(inner: &Inner) -> Result<u64, LedgerError> {
+    let after = STRAY_AFTER.max(inner.lease * 3);
+    let mut session = inner.ledger.open().await?;
+    let statement =
+        sqlx::query(statements::STRAYS).bind(millis(after)).execute(session.connection());
+    let answer = within(inner.call_timeout, statement).await;
+    let done = session.finish("look for strays", answer).await?;
+    Ok(done.rows_affected())
+}
+
 /// A promotion to write down.
 pub(super) struct Promotion {
     /// The row's id, or the letter's.

@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
 
 use super::session::within;
-use super::{Inner, statements};
+use super::{Inner, millis, statements};
 use crate::domain::Held;
 use crate::ledger::{Beat, LedgerError};
 
@@ -89,12 +89,17 @@ async fn renew_all(
     statement: &'static str,
     rows: &[(&str, i64)],
 ) -> Result<HashMap<String, i64>, sqlx::Error> {
-    let renewed: Vec<(String, i64)> = sqlx::query_as(statement)
+    let query = sqlx::query_as(statement)
         .bind(rows.iter().map(|(id, _)| *id).collect::<Vec<_>>())
         .bind(rows.iter().map(|(_, fence)| *fence).collect::<Vec<_>>())
-        .bind(inner.lease_ms())
-        .fetch_all(connection)
-        .await?;
+        .bind(inner.lease_ms());
+    // Only tasks are looked after when their lease is over.
+    let query = if statement == statements::RENEW_TASKS {
+        query.bind(millis(inner.released_recheck))
+    } else {
+        query
+    };
+    let renewed: Vec<(String, i64)> = query.fetch_all(connection).await?;
     Ok(renewed.into_iter().collect())
 }
 

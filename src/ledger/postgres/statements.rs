@@ -27,27 +27,35 @@ macro_rules! claimable {
 
 /// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
 /// whether the task succeeds in this same transaction, `$11` from how many crashes on a task is left
-/// alone.
+/// alone, `$12` payloads, `$13` limits of attempts, `$14` time limits in milliseconds, `$15`
+/// traceparents, `$16` when to look after a claim, in milliseconds after its lease. A first claim
+/// leaves `run_at` alone, or its completion would be no heap-only update: see [`STRAYS`].
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
-         fence, worker, lease_until, started_at, processed_at) \
+         fence, worker, lease_until, started_at, processed_at, payload, max_attempts, timeout_ms, \
+         traceparent) \
      SELECT k.id, k.queue, k.kind, k.hash, k.lock_key, \
          CASE WHEN $10 THEN 'succeeded' ELSE 'running' END::queue_worker.status, 1, $2, \
          CASE WHEN NOT $10 THEN clock_timestamp() + $1 * interval '1 millisecond' END, \
-         clock_timestamp(), CASE WHEN $10 THEN clock_timestamp() END \
-     FROM unnest($5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[]) \
-         AS k (id, queue, kind, hash, lock_key) \
+         clock_timestamp(), CASE WHEN $10 THEN clock_timestamp() END, k.payload, k.max_attempts, \
+         k.timeout_ms, k.traceparent \
+     FROM unnest($5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $12::bytea[], \
+             $13::int[], $14::bigint[], $15::text[]) \
+         AS k (id, queue, kind, hash, lock_key, payload, max_attempts, timeout_ms, traceparent) \
      ON CONFLICT (task_id) DO UPDATE SET status = excluded.status, fence = t.fence + 1, \
          worker = excluded.worker, crashes = t.crashes + ",
     crash!(),
     ", lease_until = CASE WHEN NOT $10 THEN clock_timestamp() + $1 * interval '1 millisecond' END, \
-         started_at = clock_timestamp(), processed_at = excluded.processed_at, run_at = NULL, \
-         waits_since = NULL, payload = NULL, entry = NULL, queue = excluded.queue \
+         started_at = clock_timestamp(), processed_at = excluded.processed_at, \
+         run_at = CASE WHEN NOT $10 THEN clock_timestamp() + ($1 + $16) * interval '1 millisecond' END, \
+         waits_since = NULL, entry = NULL, queue = excluded.queue, payload = excluded.payload, \
+         max_attempts = excluded.max_attempts, timeout_ms = excluded.timeout_ms, \
+         traceparent = excluded.traceparent \
      WHERE t.hash = excluded.hash AND ",
     claimable!(),
-    " AND t.crashes + ",
+    " AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int AND t.crashes + ",
+    " <= $4::int) AND t.crashes + ",
     crash!(),
     " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
@@ -90,7 +98,8 @@ pub(super) const FREE_RESOURCES: &str = "\
 /// `$1` ids, `$2` fences, `$3` results. Says only how many; see [`OUTCOMES`].
 pub(super) const SUCCEED: &str = "\
     UPDATE queue_worker.processed_tasks t SET status = 'succeeded', lease_until = NULL, \
-        processed_at = clock_timestamp(), result = k.result, error = NULL, error_status = NULL \
+        processed_at = clock_timestamp(), result = k.result, error = NULL, error_status = NULL, \
+        payload = NULL, run_at = NULL \
     FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS k (id, fence, result) \
     WHERE t.task_id = k.id AND t.fence = k.fence AND t.status = 'running'";
 
@@ -102,7 +111,8 @@ pub(super) const SUCCEED_AFTER_EFFECT: &str = "\
         SELECT k.id, '', '', '', 'succeeded', k.fence \
         FROM unnest($1::text[], $2::bigint[]) AS k (id, fence) \
         ON CONFLICT (task_id) DO UPDATE SET status = 'succeeded', lease_until = NULL, \
-            processed_at = clock_timestamp(), error = NULL, error_status = NULL \
+            processed_at = clock_timestamp(), error = NULL, error_status = NULL, payload = NULL, \
+            run_at = NULL \
         WHERE t.fence = excluded.fence AND t.status = 'running' \
         RETURNING t.xmax = 0 AS made) \
     SELECT count(*) FILTER (WHERE NOT made) FROM done";
@@ -160,7 +170,7 @@ pub(super) const BURY: &str = "\
 /// milliseconds, `$10` traceparent: for a requeue.
 pub(super) const CONDEMN: &str = concat!(
     "UPDATE queue_worker.processed_tasks t SET status = 'dead', lease_until = NULL, payload = NULL, \
-         processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
+         run_at = NULL, processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
          max_attempts = $8, timeout_ms = $9, traceparent = $10, \
          crashes = t.crashes + ",
     crash!(),
@@ -193,9 +203,9 @@ pub(super) const DELAY: &str = concat!(
              THEN COALESCE(t.waits_since, excluded.waits_since) END \
      WHERE t.hash = excluded.hash AND (t.status = 'delayed' OR ",
     claimable!(),
-    ") AND t.crashes + ",
+    ") AND (t.status <> 'running' OR t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
+    " <= $4::int) RETURNING t.task_id, t.fence, t.attempts, t.crashes, COALESCE(EXTRACT(EPOCH FROM \
          clock_timestamp() - t.waits_since) * 1000, 0)::bigint"
 );
 
@@ -212,7 +222,8 @@ pub(super) const DUE_TASKS: &str = "\
     WITH due AS MATERIALIZED ( \
         SELECT task_id, run_at, COALESCE(octet_length(payload), 0) AS size \
         FROM queue_worker.processed_tasks \
-        WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
+        WHERE run_at <= statement_timestamp() AND payload IS NOT NULL \
+            AND status IN ('delayed', 'released', 'running') \
             AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
         ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED), \
     taken AS MATERIALIZED ( \
@@ -236,25 +247,43 @@ pub(super) const DUE_LETTERS: &str = "\
 /// while the reservation stands: a worker that got the entry first may have delayed the task again,
 /// and then the entry is gone.
 pub(super) const PROMOTED_TASKS: &str = "\
-    UPDATE queue_worker.processed_tasks t SET status = 'released', entry = k.entry, \
-        lease_until = NULL, run_at = clock_timestamp() + $4 * interval '1 millisecond' \
+    UPDATE queue_worker.processed_tasks t SET entry = k.entry, \
+        status = CASE WHEN t.status = 'running' THEN t.status ELSE 'released' END, \
+        lease_until = CASE WHEN t.status = 'running' THEN t.lease_until END, \
+        run_at = clock_timestamp() + $4 * interval '1 millisecond' \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (id, fence, entry) \
-    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released') \
-        AND t.lease_until IS NOT NULL";
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.lease_until IS NOT NULL \
+        AND t.status IN ('delayed', 'released', 'running')";
+
+/// Running tasks that nobody looks after: their worker went away before its first heartbeat, and
+/// unless Redis still has their entry, nobody will ask for them. Each row is looked at once, a while
+/// after it was made, by whichever worker's turn it is.
+pub(super) const STRAYS: &str = "\
+    WITH turn AS MATERIALIZED ( \
+        SELECT upto FROM queue_worker.sweeps WHERE name = 'strays' FOR UPDATE SKIP LOCKED), \
+    range AS ( \
+        UPDATE queue_worker.sweeps s SET upto = now() - $1 * interval '1 millisecond' FROM turn \
+        WHERE s.name = 'strays' AND turn.upto < now() - $1 * interval '1 millisecond' \
+        RETURNING turn.upto AS since, s.upto) \
+    UPDATE queue_worker.processed_tasks t SET run_at = clock_timestamp() FROM range \
+    WHERE t.created_at > range.since AND t.created_at <= range.upto \
+        AND t.status = 'running' AND t.run_at IS NULL AND t.lease_until <= clock_timestamp()";
 
 /// `$1` letter ids.
 pub(super) const PROMOTED_LETTERS: &str = "\
     UPDATE queue_worker.dead_letters SET run_at = NULL WHERE id = ANY($1::uuid[])";
 
-/// `$1` ids, `$2` fences, `$3` the lease in milliseconds. What another transaction has locked is
-/// passed over.
+/// `$1` ids, `$2` fences, `$3` the lease in milliseconds, `$4` when to look after the task, in
+/// milliseconds after its lease. What another transaction has locked is passed over.
 pub(super) const RENEW_TASKS: &str = "\
     WITH ours AS ( \
         SELECT t.task_id FROM unnest($1::text[], $2::bigint[]) AS k (id, fence) \
         JOIN queue_worker.processed_tasks t ON t.task_id = k.id \
         WHERE t.fence = k.fence AND t.status = 'running' FOR NO KEY UPDATE OF t SKIP LOCKED) \
     UPDATE queue_worker.processed_tasks t \
-    SET lease_until = clock_timestamp() + $3 * interval '1 millisecond' \
+    SET lease_until = clock_timestamp() + $3 * interval '1 millisecond', \
+        run_at = CASE WHEN t.run_at > clock_timestamp() THEN t.run_at \
+            ELSE clock_timestamp() + ($3 + $4) * interval '1 millisecond' END \
     FROM ours WHERE t.task_id = ours.task_id RETURNING t.task_id, t.fence";
 
 /// `$1` keys, `$2` fences, `$3` the lease in milliseconds.
@@ -405,6 +434,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("DUE_LETTERS", DUE_LETTERS),
     ("PROMOTED_TASKS", PROMOTED_TASKS),
     ("PROMOTED_LETTERS", PROMOTED_LETTERS),
+    ("STRAYS", STRAYS),
     ("RENEW_TASKS", RENEW_TASKS),
     ("RENEW_RESOURCES", RENEW_RESOURCES),
     ("RESOURCE_FENCES", RESOURCE_FENCES),

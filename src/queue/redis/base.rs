@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisWrite};
+use redis::{Cmd, RedisWrite, Value};
+use tokio::time::Instant;
 
 use super::super::QueueError;
 use crate::connection::{RedisError, RedisLink};
@@ -14,6 +15,10 @@ pub(super) const GROUP: &str = "qw";
 
 /// How often a command is tried again after the consumer group was found missing and made.
 pub(super) const GROUP_TRIES: usize = 3;
+
+/// The slowest that entries may come in, in bytes a second, half of what a link of 1 Gbit/s carries:
+/// with one deadline for all sizes, a large payload would never arrive.
+const SLOWEST: u32 = 50_000_000;
 
 /// The stream of a queue. The braces are a hash tag: all keys of a queue live in one slot.
 pub(super) fn stream_key(queue: &QueueName) -> String {
@@ -50,6 +55,23 @@ impl Base {
     pub(super) fn misread(&self, command: &'static str) -> impl FnOnce(String) -> QueueError {
         let address = self.link.address().to_owned();
         move |message| RedisError::Refused { address, command, message }
+    }
+
+    /// How much longer than another a command may take that answers with so many entries.
+    pub(super) fn patience(&self, entries: usize) -> Duration {
+        let bytes = u64::try_from(entries.saturating_mul(self.max_payload)).unwrap_or(u64::MAX);
+        Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
+    }
+
+    /// Sends a command that may answer with so many entries.
+    pub(super) async fn query_entries(
+        &self,
+        cmd: &Cmd,
+        command: &'static str,
+        entries: usize,
+    ) -> Result<Value, QueueError> {
+        let deadline: Instant = self.link.deadline() + self.patience(entries);
+        self.link.connection(self.link.deadline()).await?.query(cmd, command, deadline).await
     }
 
     /// How many entries to ask for, so that payloads of the largest size stay within `bytes`.

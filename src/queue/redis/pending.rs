@@ -48,16 +48,19 @@ impl PendingList {
                 break;
             }
             let count = self.base.chunk(taken.left.entries, taken.left.bytes);
-            let page =
-                match self.base.link.query(&self.claim(queue, cursor, count), "XAUTOCLAIM").await {
-                    Err(error) if is_missing_group(&error) => {
-                        self.base.create_group(queue).await?;
-                        return Ok(taken.deliveries);
-                    }
-                    // What earlier pages claimed is in hand and must not be lost to the error.
-                    Err(_) if !taken.deliveries.is_empty() => break,
-                    answer => parse::page(answer?).map_err(self.base.misread("XAUTOCLAIM"))?,
-                };
+            let page = match self
+                .base
+                .query_entries(&self.claim(queue, cursor, count), "XAUTOCLAIM", count)
+                .await
+            {
+                Err(error) if is_missing_group(&error) => {
+                    self.base.create_group(queue).await?;
+                    return Ok(taken.deliveries);
+                }
+                // What earlier pages claimed is in hand and must not be lost to the error.
+                Err(_) if !taken.deliveries.is_empty() => break,
+                answer => parse::page(answer?).map_err(self.base.misread("XAUTOCLAIM"))?,
+            };
             cursor = page.cursor;
             self.cursors().insert(queue.clone(), cursor);
             let lost = taken.add(page.entries);
@@ -87,10 +90,10 @@ impl PendingList {
             }
             let mut cmd = redis::cmd("XREADGROUP");
             cmd.arg("GROUP").arg(GROUP).arg(&*self.base.consumer).arg("COUNT");
-            cmd.arg(self.base.chunk(taken.left.entries, taken.left.bytes));
-            cmd.arg("STREAMS").arg(stream_key(queue));
+            let count = self.base.chunk(taken.left.entries, taken.left.bytes);
+            cmd.arg(count).arg("STREAMS").arg(stream_key(queue));
             push_id(&mut cmd, after);
-            let found = match self.base.link.query(&cmd, "XREADGROUP").await {
+            let found = match self.base.query_entries(&cmd, "XREADGROUP", count).await {
                 Err(error) if is_missing_group(&error) => break,
                 answer => parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))?,
             };

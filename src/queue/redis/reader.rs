@@ -179,7 +179,8 @@ impl Reader {
             until.saturating_duration_since(Instant::now())
         };
         let cmd = self.command(count, block);
-        let answer = connection.query(&cmd, "XREADGROUP", self.deadline(block));
+        let deadline = self.deadline(block, count);
+        let answer = connection.query(&cmd, "XREADGROUP", deadline);
         let answer = tokio::select! {
             biased;
             answer = answer => answer,
@@ -199,7 +200,10 @@ impl Reader {
             self.base.script_args(cmd, &self.queue);
             cmd.arg(demand.entries).arg(demand.bytes).arg(self.base.max_payload.max(1));
         };
-        let answer = connection.script(&READ_WITHIN, self.deadline(Duration::ZERO), fill).await;
+        // As many as there would be of the largest size, and the one that passes the limit.
+        let most = self.base.chunk(demand.entries, demand.bytes) + 1;
+        let deadline = self.deadline(Duration::ZERO, most);
+        let answer = connection.script(&READ_WITHIN, deadline, fill).await;
         reading.done(&answer);
         parse::entries(answer?)
             .map(|(found, _)| found)
@@ -217,8 +221,8 @@ impl Reader {
         cmd
     }
 
-    fn deadline(&self, block: Duration) -> Instant {
-        Instant::now() + block + self.call_timeout
+    fn deadline(&self, block: Duration, entries: usize) -> Instant {
+        Instant::now() + block + self.call_timeout + self.base.patience(entries)
     }
 
     fn delivery(&self, found: Found) -> Option<Delivery> {

@@ -47,11 +47,11 @@ COMMENT ON COLUMN queue_worker.processed_tasks.fence IS
 COMMENT ON COLUMN queue_worker.processed_tasks.lease_until IS
     'of a running task: when another worker may take over; of a waiting one: reserved by a promotion';
 COMMENT ON COLUMN queue_worker.processed_tasks.run_at IS
-    'of a delayed task: when it is due; of a released one: when to look whether its entry still exists';
+    'of a delayed task: when it is due; of a released or running one: when to look after it';
 COMMENT ON COLUMN queue_worker.processed_tasks.hash IS
     'SHA-256 over kind, payload and lock key, each with its length';
 COMMENT ON COLUMN queue_worker.processed_tasks.payload IS
-    'only while the task waits here instead of in the stream';
+    'until the task has ended: what Redis may lose';
 
 CREATE INDEX processed_tasks_run_at ON queue_worker.processed_tasks (run_at)
     WHERE run_at IS NOT NULL;
@@ -117,6 +117,14 @@ CREATE TABLE queue_worker.task_events (
 );
 
 CREATE INDEX task_events_task_id ON queue_worker.task_events (task_id, id);
+
+-- How far a look through all rows has come; whose turn it is holds the row.
+CREATE TABLE queue_worker.sweeps (
+    name text PRIMARY KEY,
+    upto timestamptz NOT NULL
+);
+
+INSERT INTO queue_worker.sweeps (name, upto) VALUES ('strays', now());
 
 -- For tables of the users' own: a write asks first whether its fence is still the newest.
 CREATE TABLE queue_worker.accepted_fences (
