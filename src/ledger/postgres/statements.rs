@@ -229,12 +229,15 @@ pub(super) const DUE_LETTERS: &str = "\
     SET run_at = clock_timestamp() + $2 * interval '1 millisecond' \
     FROM due WHERE l.id = due.id RETURNING l.id, l.queue, l.fields";
 
-/// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds.
+/// `$1` ids, `$2` fences, `$3` entries, `$4` when to look after them again, in milliseconds. Only
+/// while the reservation stands: a worker that got the entry first may have delayed the task again,
+/// and then the entry is gone.
 pub(super) const PROMOTED_TASKS: &str = "\
     UPDATE queue_worker.processed_tasks t SET status = 'released', entry = k.entry, \
         lease_until = NULL, run_at = clock_timestamp() + $4 * interval '1 millisecond' \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (id, fence, entry) \
-    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released')";
+    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released') \
+        AND t.lease_until IS NOT NULL";
 
 /// `$1` letter ids.
 pub(super) const PROMOTED_LETTERS: &str = "\
