@@ -4,6 +4,7 @@
 //! Key and value are those of the common clients: `SET key token NX PX ttl`, and deletion only by
 //! the owner of the token. See <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>.
 
+pub mod memory;
 mod redis;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::build::{self, BuildError};
@@ -19,6 +19,7 @@ use crate::domain::WorkerId;
 use crate::handler::registry::Registry;
 use crate::protocol::drain::{Budget, Event, Phase};
 use crate::telemetry::LogHandle;
+use crate::worker::dice::Dice;
 use crate::worker::fetcher::Fetcher;
 use crate::worker::health::Health;
 use crate::worker::heartbeat::{self, Beats};
@@ -26,6 +27,7 @@ use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
 use crate::worker::progress::{LONGEST_TURN, Progress};
 use crate::worker::slots::{Shared, Slots};
 use crate::worker::stop::Stop;
+use crate::worker::watched::Watched;
 use crate::worker::{Context, Served, Stores};
 
 /// How often the status line is renewed and, without a watchdog, the loop comes round.
@@ -102,7 +104,7 @@ struct Life {
     clock: Clock,
     requests: Requests,
     notifier: Notifier,
-    phase: watch::Sender<Phase>,
+    phase: Arc<Watched<Phase>>,
     stop: Stop,
     budget: Budget,
     health: Arc<Health>,
@@ -139,21 +141,23 @@ impl Life {
         let beats = Beats::new(clock);
         let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
         let stores = build::stores(&config, worker, clock)?;
-        let (phase, phase_seen) = watch::channel(Phase::Running);
+        let phase = Arc::new(Watched::new(Phase::Running));
         let stop = Stop::default();
-        let health = Health::new(clock);
+        let dice = Dice::Thread;
+        let health = Health::new(clock, &dice);
         let shared = Shared::new(config.worker.max_in_flight, config.worker.payload_budget.bytes());
         let context = Context {
             stores: stores.clone(),
             registry: Arc::clone(&registry),
             handlers,
             clock,
-            phase: phase_seen,
+            phase: Arc::clone(&phase),
             stop: stop.clone(),
             progress: Progress::new(clock),
             health: Arc::clone(&health),
             beats: Arc::clone(&beats),
             limits: build::limits(&config),
+            dice,
         };
         let queues = build::served(&config)
             .into_iter()
@@ -191,7 +195,7 @@ impl Life {
         );
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let phase = loop {
-            let phase = *self.phase.borrow();
+            let phase = self.phase.get();
             if phase.is_over() {
                 break phase;
             }
@@ -221,7 +225,7 @@ impl Life {
     }
 
     fn on(&mut self, event: Event) {
-        let before = *self.phase.borrow();
+        let before = self.phase.get();
         let phase = before.on(event, self.clock.now(), self.budget);
         if phase == before {
             return;
@@ -230,14 +234,14 @@ impl Life {
             Notifier::stopping();
         }
         self.stop.publish(phase);
-        self.phase.send_replace(phase);
+        self.phase.update(|seen| *seen = phase);
         let status = status::line(phase, &self.beats, &self.health, self.clock);
         tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
         self.notifier.status(status);
     }
 
     fn tick(&mut self) {
-        let phase = *self.phase.borrow();
+        let phase = self.phase.get();
         self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
         if self.is_well(phase) {
             Notifier::watchdog();

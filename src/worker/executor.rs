@@ -220,7 +220,7 @@ impl Executor {
                 biased;
                 () = self.context.stop.leaving.cancelled() => {}
                 () = guard.lost().cancelled() => {}
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }
@@ -293,7 +293,8 @@ impl Executor {
     async fn record(&self, task: &Arc<Task>, entry: &Entry, grant: &Grant, end: RunEnd) -> Exit {
         let policy = entry.policy.with_attempts(task.max_attempts);
         let limit = time_limit(task, entry);
-        let mut verdict = settle::verdict(end, grant.attempt, &policy, limit, rand::random());
+        let mut verdict =
+            settle::verdict(end, grant.attempt, &policy, limit, self.context.dice.fraction());
         let mut tries = 0;
         let mut refusals = 0;
         loop {
@@ -322,14 +323,14 @@ impl Executor {
                     return Exit::Leave;
                 }
                 let failure = Failure::retry(format!("the outcome could not be recorded: {error}"));
-                let delay = policy.delay(grant.attempt, rand::random());
+                let delay = policy.delay(grant.attempt, self.context.dice.fraction());
                 verdict = Verdict::Retry { failure, delay };
             }
             tries += 1;
             tokio::select! {
                 biased;
                 () = self.context.stop.abandon.cancelled() => return Exit::Leave,
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }

@@ -9,9 +9,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::Stores;
+use super::dice::Dice;
+use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
 use crate::protocol::backoff::Backoff;
 
@@ -38,18 +38,19 @@ pub enum State {
 pub struct Store {
     name: &'static str,
     clock: Clock,
-    state: watch::Sender<State>,
+    dice: Dice,
+    state: Watched<State>,
 }
 
 impl Store {
-    fn new(name: &'static str, clock: Clock) -> Self {
-        Self { name, clock, state: watch::Sender::new(State::Doubted) }
+    fn new(name: &'static str, clock: Clock, dice: Dice) -> Self {
+        Self { name, clock, dice, state: Watched::new(State::Doubted) }
     }
 
     /// A call failed with `error`: the next probe decides. It is told at debug level only.
     pub fn doubt(&self, error: &dyn Display) {
         tracing::debug!("{}: {error}", self.name);
-        self.state.send_if_modified(|state| {
+        self.state.update_if(|state| {
             let up = *state == State::Up;
             if up {
                 *state = State::Doubted;
@@ -60,11 +61,11 @@ impl Store {
 
     /// The state now.
     pub fn state(&self) -> State {
-        self.state.borrow().clone()
+        self.state.get()
     }
 
     fn probed(&self, answer: Result<(), String>) {
-        self.state.send_modify(|state| {
+        self.state.update(|state| {
             *state = match (answer, &*state) {
                 (Ok(()), State::Down { since, probes, .. }) => {
                     let away = self.clock.now().saturating_since(*since);
@@ -87,8 +88,7 @@ impl Store {
     }
 
     async fn until_up(&self) {
-        // The sender lives in `self`: this cannot fail.
-        let _ = self.state.subscribe().wait_for(|state| *state == State::Up).await;
+        self.state.wait_for(|state| *state == State::Up).await;
     }
 
     /// Probes whenever the store is not up; never ends.
@@ -98,16 +98,14 @@ impl Store {
         Fut: Future<Output = Result<(), E>>,
         E: Display,
     {
-        let mut states = self.state.subscribe();
         loop {
-            // The sender lives in `self`: this cannot fail.
-            let _ = states.wait_for(|state| *state != State::Up).await;
+            self.state.wait_for(|state| *state != State::Up).await;
             self.probed(probe().await.map_err(|error| error.to_string()));
-            let probes = match &*self.state.borrow() {
+            let probes = match self.state.get() {
                 State::Up | State::Doubted => 1,
-                State::Down { probes, .. } => *probes,
+                State::Down { probes, .. } => probes,
             };
-            tokio::time::sleep(Backoff::STORE.wait(probes, rand::random())).await;
+            tokio::time::sleep(Backoff::STORE.wait(probes, self.dice.fraction())).await;
         }
     }
 }
@@ -123,10 +121,10 @@ pub struct Health {
 
 impl Health {
     /// Both doubted: nothing is known yet.
-    pub fn new(clock: Clock) -> Arc<Self> {
+    pub fn new(clock: Clock, dice: &Dice) -> Arc<Self> {
         Arc::new(Self {
-            redis: Store::new("redis", clock),
-            postgres: Store::new("postgres", clock),
+            redis: Store::new("redis", clock, dice.clone()),
+            postgres: Store::new("postgres", clock, dice.clone()),
         })
     }
 

@@ -7,8 +7,10 @@
 //! - [`health`]: which store answers, and a probe of the one that does not;
 //! - [`slots`]: who is in flight, and how much more may be;
 //! - [`stop`]: the phase of the drain as the executor feels it;
-//! - [`progress`]: what the watchdog is tied to.
+//! - [`progress`]: what the watchdog is tied to;
+//! - [`dice`] and [`watched`]: chance, and values to wait for, that a simulation can replay.
 
+pub mod dice;
 pub mod executor;
 pub mod fetcher;
 pub mod health;
@@ -19,11 +21,10 @@ mod parting;
 pub mod progress;
 pub mod slots;
 pub mod stop;
+pub mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::domain::QueueName;
@@ -56,7 +57,7 @@ pub struct Context {
     /// The time.
     pub clock: Clock,
     /// Where the process stands between running and stopped.
-    pub phase: watch::Receiver<Phase>,
+    pub phase: Arc<watched::Watched<Phase>>,
     /// The same as tokens.
     pub stop: stop::Stop,
     /// The mark of the loop that this context was made for.
@@ -67,6 +68,8 @@ pub struct Context {
     pub beats: Arc<heartbeat::Beats>,
     /// Times and limits.
     pub limits: Limits,
+    /// Where jitter comes from.
+    pub dice: dice::Dice,
 }
 
 /// Times and limits of a worker.

@@ -25,7 +25,8 @@ use super::{Inner, millis, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Failure, Held, Task};
 use crate::ledger::{
-    Claimed, Effect, EffectError, EffectItem, Grant, LedgerError, Performed, Recorded, Verdict,
+    Claimed, Effect, EffectConnection, EffectError, EffectItem, Grant, LedgerError, Performed,
+    Recorded, Verdict,
 };
 
 /// A wish to apply an effect. All requests of a group have the same one.
@@ -235,7 +236,7 @@ async fn work(
         })
         .collect();
     if let (Some(request), false) = (requests.first(), items.is_empty()) {
-        AssertUnwindSafe(request.effect.apply(connection, &items))
+        AssertUnwindSafe(request.effect.apply(EffectConnection::Postgres(connection), &items))
             .catch_unwind()
             .await
             .map_err(|_| Fault::Panicked)?

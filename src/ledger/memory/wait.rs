@@ -1,0 +1,153 @@
+//! Tasks that wait in the ledger, and those that it gives up: the statements `DELAY`, `GIVE_UP`,
+//! `CONDEMN`, `DUE_TASKS` and `PROMOTED_TASKS` of the ledger in Postgres.
+
+use std::time::Duration;
+
+use super::row::Row;
+use super::tables::{Action, Letter};
+use super::{MemoryLedger, locked, millis};
+use crate::domain::{EntryId, Fence, Task, TaskId};
+use crate::ledger::{DelayReason, Delayed, Due, LedgerError, Recorded, Status};
+
+/// For how long a sweep has its rows to itself, in milliseconds.
+const RESERVATION_MS: i64 = 5_000;
+
+impl MemoryLedger {
+    /// See [`crate::ledger::Ledger::delay`].
+    pub(super) fn delay_row(
+        &self,
+        task: &Task,
+        delay: Duration,
+        reason: DelayReason,
+    ) -> Result<Delayed, LedgerError> {
+        let mut state = self.tables.lock();
+        if state.locked.contains(&task.id) {
+            return Err(locked("delay"));
+        }
+        let by = self.claimant(&state, task);
+        let found = state.rows.get(&task.id);
+        if let Some(row) = found {
+            let waits = row.status == Status::Delayed || row.is_claimable(&by);
+            let crashes = row.crashes + row.crash(&by);
+            if row.hash != task.hash || !waits || crashes > self.options.max_crashes {
+                return Ok(Delayed::Stale);
+            }
+        }
+        let old = found.cloned().unwrap_or_else(|| Row::of(task));
+        let give_up = match reason {
+            DelayReason::UnknownKind { give_up } => Some(millis(give_up)),
+            DelayReason::NotBefore | DelayReason::Contended | DelayReason::Suspect => None,
+        };
+        let waits_since = give_up.map(|_| old.waits_since.unwrap_or(by.now_ms));
+        let mut row = Row {
+            status: Status::Delayed,
+            fence: Fence(old.fence.0 + i64::from(old.status == Status::Running)),
+            crashes: old.crashes + found.map_or(0, |row| row.crash(&by)),
+            worker: None,
+            lease_until: None,
+            entry: None,
+            queue: task.queue.clone(),
+            run_at: Some(by.now_ms + millis(delay)),
+            waits_since,
+            ..old
+        };
+        row.keep(task);
+        let waited = waits_since.map_or(0, |since| by.now_ms - since);
+        let dead = give_up.is_some_and(|give_up| waited >= give_up);
+        if dead {
+            row = Row { status: Status::Dead, run_at: None, payload: None, ..row };
+            state.letters.push(Letter::Task(task.id.clone(), "unknown_kind"));
+        }
+        state.write(&task.id, row, self.options.worker, Action::Delay, None);
+        Ok(if dead { Delayed::GaveUp } else { Delayed::Committed })
+    }
+
+    /// See [`crate::ledger::Ledger::condemn`].
+    pub(super) fn condemn_row(&self, task: &Task) -> Result<Recorded, LedgerError> {
+        let mut state = self.tables.lock();
+        if state.locked.contains(&task.id) {
+            return Err(locked("condemn"));
+        }
+        let by = self.claimant(&state, task);
+        let Some(row) = state.rows.get(&task.id).filter(|row| {
+            row.hash == task.hash
+                && row.status == Status::Running
+                && row.lease_until.is_some_and(|until| until <= by.now_ms)
+                && row.crashes + row.crash(&by) > self.options.max_crashes
+        }) else {
+            return Ok(Recorded::Stale);
+        };
+        let crashes = row.crashes + row.crash(&by);
+        let mut row = Row {
+            status: Status::Dead,
+            lease_until: None,
+            payload: None,
+            error: Some("crashed".to_owned()),
+            crashes,
+            ..row.clone()
+        };
+        row.note_options(task);
+        state.letters.push(Letter::Task(task.id.clone(), "crashed"));
+        state.write(&task.id, row, self.options.worker, Action::Condemn, None);
+        Ok(Recorded::Committed)
+    }
+
+    /// See [`crate::ledger::Ledger::due`].
+    pub(super) fn due_rows(&self, limit: usize) -> Vec<Due> {
+        let mut state = self.tables.lock();
+        let now_ms = self.tables.now_of(&state);
+        let mut due: Vec<(i64, TaskId)> = state
+            .rows
+            .iter()
+            .filter(|(id, row)| {
+                matches!(row.status, Status::Delayed | Status::Released)
+                    && row.lease_until.is_none_or(|until| until <= now_ms)
+                    && !state.locked.contains(id)
+            })
+            .filter_map(|(id, row)| Some((row.run_at.filter(|at| *at <= now_ms)?, id.clone())))
+            .collect();
+        due.sort();
+        due.truncate(limit);
+        due.into_iter()
+            .filter_map(|(_, id)| {
+                let row = Row {
+                    lease_until: Some(now_ms + RESERVATION_MS),
+                    ..state.rows.get(&id)?.clone()
+                };
+                let task = row.task(&id)?;
+                let (fence, released) = (row.fence, row.status == Status::Released);
+                let entry = row.entry.filter(|_| released);
+                state.write(&id, row, self.options.worker, Action::Reserve, None);
+                Some(Due {
+                    queue: task.queue.clone(),
+                    entry,
+                    raw: task.to_raw(),
+                    task_id: id.as_str().to_owned(),
+                    fence,
+                })
+            })
+            .collect()
+    }
+
+    /// See [`crate::ledger::Ledger::promoted`].
+    pub(super) fn promote_row(&self, due: &Due, entry: EntryId) {
+        let mut state = self.tables.lock();
+        let now_ms = self.tables.now_of(&state);
+        let Ok(id) = TaskId::new(&due.task_id) else { return };
+        let Some(row) = state.rows.get(&id).filter(|row| {
+            row.fence == due.fence
+                && matches!(row.status, Status::Delayed | Status::Released)
+                && row.lease_until.is_some()
+        }) else {
+            return;
+        };
+        let row = Row {
+            status: Status::Released,
+            entry: Some(entry),
+            lease_until: None,
+            run_at: Some(now_ms + millis(self.options.released_recheck)),
+            ..row.clone()
+        };
+        state.write(&id, row, self.options.worker, Action::Promote, Some(due.fence));
+    }
+}
