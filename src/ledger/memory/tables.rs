@@ -134,8 +134,18 @@ impl MemoryTables {
 
     /// The database starts again: leases that are older could not be renewed.
     pub fn restart(&self) {
+        self.restart_in(Duration::ZERO);
+    }
+
+    /// The database starts again a while from now, and is away until then.
+    pub fn restart_in(&self, time: Duration) {
         let mut state = self.lock();
-        state.started_ms = self.now_of(&state);
+        state.started_ms = self.now_of(&state) + millis(time);
+    }
+
+    /// When the database started, in milliseconds by its own clock.
+    pub fn started_ms(&self) -> i64 {
+        self.lock().started_ms
     }
 
     /// The row of a task.
