@@ -70,6 +70,7 @@ pub(crate) struct Checker {
     /// When a row was last done, or waiting with its payload.
     safe: BTreeMap<TaskId, u64>,
     deliveries: BTreeMap<(WorkerId, EntryId), u64>,
+    postponed: BTreeSet<(WorkerId, EntryId)>,
     /// The claims that workers know of, with the fence and the local deadline.
     leases: BTreeMap<(WorkerId, TaskId), (Fence, Duration)>,
     active: Vec<Active>,
@@ -111,6 +112,7 @@ impl Checker {
             effect_fences: BTreeMap::new(),
             safe: BTreeMap::new(),
             deliveries: BTreeMap::new(),
+            postponed: BTreeSet::new(),
             leases: BTreeMap::new(),
             active: Vec::new(),
             failures: BTreeMap::new(),
@@ -441,6 +443,7 @@ impl Checker {
 
     pub(crate) fn delivered(&mut self, worker: WorkerId, entry: EntryId) {
         self.deliveries.insert((worker, entry), self.sequence);
+        self.postponed.remove(&(worker, entry));
     }
 
     fn decode(&self, entry: EntryId, raw: RawEntry) -> Option<(TaskId, PayloadHash)> {
@@ -469,6 +472,11 @@ impl Checker {
                 "3: {entry} of {task:?} is acknowledged while its row is {row:?}"
             ));
         }
+    }
+
+    /// A worker leaves an entry for a while, since another one is at its task.
+    pub(crate) fn postpones(&mut self, worker: WorkerId, entry: EntryId) {
+        self.postponed.insert((worker, entry));
     }
 
     pub(crate) fn pending(&self, entry: EntryId) -> Option<(WorkerId, Duration)> {
@@ -555,18 +563,10 @@ impl Checker {
             }
         }
         for (entry, owner, idle) in self.streams.pending(&self.queue) {
-            if owner == worker && idle < LEASE && !self.is_postponed(entry) {
+            if owner == worker && idle < LEASE && !self.postponed.contains(&(worker, entry)) {
                 self.violate(format!("7: {entry} is pending for {worker}, which has exited"));
             }
         }
-    }
-
-    /// Whether another worker runs the entry's task, so that it may be pending for a while.
-    fn is_postponed(&self, entry: EntryId) -> bool {
-        let raw = self.streams.entry(&self.queue, entry);
-        let task = raw.and_then(|raw| self.decode(entry, raw));
-        let row = task.and_then(|(id, _)| self.tables.row(&id));
-        row.is_some_and(|row| row.status == Status::Running)
     }
 
     /// Whether every task has come to an end.
@@ -598,6 +598,11 @@ impl Checker {
         self.violate(format!(
             "4: not at an end: {open:#?}, entries {entries:?}, pending {pending:?}"
         ));
+    }
+
+    /// A worker does not exit.
+    pub(crate) fn stays(&mut self) {
+        self.violate("7: a worker does not exit".to_owned());
     }
 
     /// All workers have gone.

@@ -1,17 +1,17 @@
 //! One simulation from its seed: a fleet of workers, a schedule of faults, and the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use queue_worker::domain::{Delivery, Origin, TaskId, WorkerId};
+use queue_worker::domain::{Delivery, Origin, RawEntry, Task, TaskId, WorkerId};
 use queue_worker::ledger::Status;
 use queue_worker::protocol::drain::{Budget, Event};
 use queue_worker::queue::codec;
 use queue_worker::worker::dice::Dice;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::chance::Chance;
@@ -26,6 +26,8 @@ use super::world::{LEASE, MAX_PAYLOAD, Outage, World};
 const BOUND: Duration = Duration::from_secs(240);
 /// How often the simulation looks at its checker.
 const LOOK: Duration = Duration::from_millis(200);
+/// Every drain is over after this.
+const EXIT: Duration = Duration::from_secs(60);
 /// Consumers of dead workers are reaped after this.
 const STALE: Duration = Duration::from_secs(601);
 
@@ -76,8 +78,8 @@ struct Fleet {
     slots: Vec<Option<Running>>,
     lives: JoinSet<(usize, Ending)>,
     born: u128,
-    /// Tasks whose entries a flush took.
-    flushed: BTreeSet<TaskId>,
+    /// Tasks whose entries a flush took, with what these said.
+    flushed: BTreeMap<TaskId, RawEntry>,
 }
 
 impl Fleet {
@@ -95,7 +97,7 @@ impl Fleet {
             slots: (0..slots).map(|_| None).collect(),
             lives: JoinSet::new(),
             born: 0,
-            flushed: BTreeSet::new(),
+            flushed: BTreeMap::new(),
         };
         fleet.plan();
         fleet
@@ -214,11 +216,7 @@ impl Fleet {
             world.note_world(format_args!("{act:?}"));
         }
         match act {
-            Act::Arrive(number) => {
-                let raw = world.workload.arrivals[number].raw.clone();
-                let entry = world.streams.add(&world.queue, raw);
-                world.note_world(format_args!("arrival {number} is {entry}"));
-            }
+            Act::Arrive(number) => self.add(world.workload.arrivals[number].raw.clone()),
             Act::Start(slot) => self.start(slot),
             Act::Kill(slot) => {
                 if let Some(running) = &self.slots[slot] {
@@ -267,6 +265,24 @@ impl Fleet {
         }
     }
 
+    /// Adds an entry, as a producer.
+    fn add(&self, raw: RawEntry) {
+        let world = &self.world;
+        let delivery = Delivery {
+            queue: world.queue.clone(),
+            entry: world.streams.add(&world.queue, raw.clone()),
+            origin: Origin::Fresh,
+            raw,
+        };
+        let entry = delivery.entry;
+        match codec::decode(&delivery, MAX_PAYLOAD) {
+            Ok(Task { id, kind, lock_key, hash, .. }) => {
+                world.note_world(format_args!("{entry} is {id} {kind} {lock_key:?} {hash:?}"));
+            }
+            Err(malformed) => world.note_world(format_args!("{entry} is {:?}", malformed.reason)),
+        }
+    }
+
     fn start(&mut self, slot: usize) {
         if self.slots[slot].is_some() {
             return;
@@ -293,7 +309,7 @@ impl Fleet {
 
     /// Redis forgets everything. What no worker has ever claimed, its producer adds again.
     fn flush(&mut self) {
-        let world = &self.world;
+        let world = Arc::clone(&self.world);
         let entries = world.streams.entries(&world.queue);
         world.streams.flush();
         world.locks.flush();
@@ -304,8 +320,11 @@ impl Fleet {
             let claimed = task
                 .filter(|task| world.tables.row(&task.id).is_some_and(|row| row.hash == task.hash));
             match claimed {
-                Some(task) => drop(self.flushed.insert(task.id)),
-                None => drop(world.streams.add(&world.queue, raw)),
+                Some(task) => {
+                    world.note_world(format_args!("{entry} of {} is lost", task.id));
+                    self.flushed.insert(task.id, raw);
+                }
+                None => self.add(raw),
             }
         }
     }
@@ -329,10 +348,10 @@ impl Fleet {
             let _ = running.orders.send(Event::Continue);
         }
         // What ran when Redis forgot it is nowhere but with its producer, if its worker died too.
-        for id in &self.flushed {
+        for (id, raw) in &self.flushed {
             let row = world.tables.row(id);
             if row.is_some_and(|row| row.status == Status::Running) {
-                world.streams.add(&world.queue, world.workload.specs[id].task.to_raw());
+                self.add(raw.clone());
             }
         }
         for slot in 0..self.slots.len() {
@@ -354,11 +373,14 @@ impl Fleet {
         for running in self.slots.iter().flatten() {
             let _ = running.orders.send(Event::Terminate);
         }
-        while let Some(ended) = self.lives.join_next().await {
+        while let Ok(Some(ended)) = timeout(EXIT, self.lives.join_next()).await {
             let (slot, ending) = ended.expect("a worker does not panic");
             if let Some(running) = self.slots.get_mut(slot).and_then(Option::take) {
                 self.world.note(running.link.worker, format_args!("has ended: {ending:?}"));
             }
+        }
+        if !self.lives.is_empty() {
+            self.world.check(|checker| checker.stays());
         }
     }
 }

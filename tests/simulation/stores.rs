@@ -197,6 +197,7 @@ impl Queue for SimQueue {
         let give = async {
             world.note(self.link.worker, format_args!("postpones {entry} by {remaining:?}"));
             let before = world.check(|checker| checker.pending(entry));
+            world.check(|checker| checker.postpones(self.link.worker, entry));
             self.steal(entry);
             let answer = self.inner.postpone(queue, entry, remaining).await;
             world.check(|checker| checker.gave_back(self.link.worker, entry, before));

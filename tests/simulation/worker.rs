@@ -47,6 +47,16 @@ pub(crate) enum Ending {
 
 /// Lives until it has drained or is killed.
 pub(crate) async fn live(setup: Setup) -> Ending {
+    let link = Arc::clone(&setup.link);
+    tokio::select! {
+        biased;
+        () = link.died() => Ending::Crashed,
+        ending = drain(setup) => ending,
+    }
+}
+
+/// Lives until it has drained.
+async fn drain(setup: Setup) -> Ending {
     let Setup { link, dice, concurrency, knows_late, budget, mut orders } = setup;
     let world = Arc::clone(&link.world);
     let clock = world.clock;
@@ -77,7 +87,6 @@ pub(crate) async fn live(setup: Setup) -> Ending {
         }
         let event = tokio::select! {
             biased;
-            () = link.died() => return Ending::Crashed,
             Some(event) = orders.recv() => {
                 link.gate().await;
                 event
@@ -105,9 +114,6 @@ pub(crate) async fn live(setup: Setup) -> Ending {
     let reap = context.stores.queue.reap_consumers(&world.queue, STALE_CONSUMER);
     let _ = tokio::time::timeout(LAST_MOMENTS, reap).await;
     let drained = phase.get() == Phase::Stopped;
-    if link.is_dead() {
-        return Ending::Crashed;
-    }
     if drained {
         world.check(|checker| checker.exits(link.worker));
     }
