@@ -13,6 +13,7 @@
 //! | 2 | [`queue`], [`lease`], [`ledger`] |
 //! | 3 | [`handler`] |
 //! | 4 | [`worker`] |
+//! | 5 | [`web`] |
 //! | 6 | [`supervisor`], [`private_servers`] |
 //! | 7 | [`cli`] |
 
@@ -30,4 +31,5 @@ pub mod protocol;
 pub mod queue;
 pub mod supervisor;
 pub mod telemetry;
+pub mod web;
 pub mod worker;

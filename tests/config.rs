@@ -55,6 +55,13 @@ const BAD: &[BadCase] = &[
         "shorter than three heartbeats",
         "\"6500ms\"",
     ),
+    (
+        "[retention]\nsucceeded = \"1h\"\n",
+        Some(2),
+        "retention.succeeded",
+        "rows are kept for 1h, less than unknown_kind.give_up = 1d",
+        "\"1d\"",
+    ),
     ("[lease]\nttl = \"9s\"\n", Some(2), "lease.ttl", "minimum idle time 5s is shorter", "\"9s\""),
     (
         "[lease]\nsweep = \"6s\"\n",
@@ -63,6 +70,21 @@ const BAD: &[BadCase] = &[
         "rarer than the ttl 5s",
         "\"5s\" or less",
     ),
+    (
+        "[web]\nlisten = \"0.0.0.0:9464\"\n",
+        Some(2),
+        "web.listen",
+        "other machines can reach 0.0.0.0:9464",
+        "allow_remote = true",
+    ),
+    (
+        "[web]\nlisten = \"localhost:9464\"\n",
+        Some(2),
+        "web.listen",
+        "is not an address with a port",
+        "\"127.0.0.1:9464\"",
+    ),
+    ("[web]\nallow_remote = 1\n", Some(2), "web.allow_remote", "not true or false", "true"),
     (
         "[drain]\ntimeout = \"85s\"\n",
         Some(2),
@@ -534,6 +556,7 @@ const FULL: &str = "[[queue]]\nname = \"NAME\"\n\
 fn other_value(key: &str, kind: &str) -> &'static str {
     match (key, kind) {
         ("lease.ttl", _) => "5001ms",
+        ("retention.succeeded" | "retention.failed", _) => "40d",
         ("lease.min_idle", _) => "9s",
         ("lease.heartbeat", _) => "1s",
         ("redis.call_timeout", _) => "400ms",
@@ -550,6 +573,8 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         (_, "a list of strings") => "[\"/bin/false\", \"x\"]",
         (_, "a table of strings") => "{ X-A = \"b\" }",
         (_, "a log format") => "json",
+        (_, "an address with a port") => "127.0.0.1:9464",
+        (_, "true or false") => "true",
         (key, kind) => panic!("no value for {key}, {kind}"),
     }
 }
@@ -684,5 +709,19 @@ fn generated_files_are_current() {
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(found == text, "{name} is out of date; run: {COMMAND}");
+    }
+}
+
+#[test]
+fn the_pages_are_for_this_machine_unless_told_otherwise() {
+    for listen in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        let text = format!("{QUEUE}[web]\nlisten = \"{listen}\"\n");
+        parse(&text).unwrap_or_else(|error| panic!("{error}"));
+    }
+    for listen in ["0.0.0.0:1", "[::]:1", "192.168.1.1:1", "[::ffff:10.0.0.1]:1"] {
+        let text = format!("{QUEUE}[web]\nlisten = \"{listen}\"\n");
+        parse(&text).expect_err("reachable from outside");
+        let config = parse(&format!("{text}allow_remote = true\n"));
+        config.unwrap_or_else(|error| panic!("{error}"));
     }
 }

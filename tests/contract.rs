@@ -1,49 +1,20 @@
 //! The wire format against clients that other people write: plain `XADD` from redis-py and
 //! redis-cli, and locks shared with redis-py's `Lock`.
-//!
-//! redis-py is installed once into the target directory with pip.
 
+mod common;
 mod redis_server;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::redis_py;
 use queue_worker::clock::Clock;
 use queue_worker::domain::{Delivery, LockKey, QueueName, Task, WorkerId};
 use queue_worker::lease::{Acquired, LeaseStore, RedisLeaseOptions, RedisLeases};
 use queue_worker::queue::codec::decode;
 use queue_worker::queue::{Demand, Queue, RedisQueue, RedisQueueOptions};
 use redis_server::RedisServer;
-
-const REDIS_PY: &str = "redis==5.2.1";
-
-/// The directory that holds redis-py. Installed beside and renamed, so that tests that run at the
-/// same time do not see half of it.
-fn redis_py() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let home = target.join(REDIS_PY);
-    if home.join("redis").is_dir() {
-        return home;
-    }
-    let fresh = tempfile::tempdir_in(target).expect("a directory");
-    let pip = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
-        .arg(fresh.path())
-        .arg(REDIS_PY)
-        .output()
-        .expect("this test needs python3 with pip, to install redis-py");
-    assert!(
-        pip.status.success(),
-        "this test needs pip to install {REDIS_PY}: {}",
-        String::from_utf8_lossy(&pip.stderr)
-    );
-    if std::fs::rename(fresh.path(), &home).is_err() {
-        assert!(home.join("redis").is_dir(), "redis-py is not where it was installed");
-    }
-    home
-}
 
 fn python(server: &RedisServer, script: &str) -> String {
     let output = Command::new("python3")

@@ -12,6 +12,8 @@ mod letters;
 mod outages;
 #[path = "ledger/outcomes.rs"]
 mod outcomes;
+#[path = "ledger/pruning.rs"]
+mod pruning;
 #[path = "ledger/renewals.rs"]
 mod renewals;
 #[path = "ledger/resources.rs"]

@@ -234,8 +234,10 @@ fn instructions(program: &Path, file: &Path, servers: &Servers) -> String {
     let worker = format!("{} --config {}", shell_word(program), shell_word(file));
     format!(
         "\nA worker is running. From another terminal:\n\
-         \x20 enqueue a task   {worker} enqueue --queue default --kind shout 'hello'\n\
+         \x20 enqueue a task   {worker} enqueue default --kind shout --payload hello --id first\n\
+         \x20 see its result   {worker} tasks show first\n\
          \x20 see the queues   {worker} status\n\
+         \x20 what went wrong  {worker} dead list\n\
          \x20 look into Redis  redis-cli -u {redis}\n\
          \x20 and Postgres     psql {database}\n\
          The handlers are in {file}. Ctrl-C stops everything.\n\n",

@@ -26,7 +26,7 @@ const IN_FLIGHT: usize = 1_000;
 /// A broker that is slow to take many entries is no reason to give up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Add tasks to a queue.
+/// Add tasks to a queue
 ///
 /// One task from arguments, its payload from --payload, --payload-file or standard input:
 ///   queue-worker enqueue mail --kind welcome --payload '{"to":"a@example.org"}'
@@ -48,19 +48,19 @@ pub(super) struct Enqueue {
     #[arg(long, conflicts_with_all = ["payload_file", "file"])]
     payload: Option<String>,
     /// A file whose bytes are the payload.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, value_name = "PATH", conflicts_with = "file")]
     payload_file: Option<PathBuf>,
     /// The shared resource that the task works on.
     #[arg(long, conflicts_with = "file")]
     lock_key: Option<LockKey>,
     /// How many attempts it has, instead of its handler's number.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
     max_attempts: Option<u32>,
     /// How long one attempt may take ("45s"), instead of its handler's limit.
-    #[arg(long, conflicts_with = "file", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", conflicts_with = "file", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Not to be run before this much time has passed ("10m").
-    #[arg(long, conflicts_with = "file", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", conflicts_with = "file", value_parser = parse_duration)]
     delay: Option<Duration>,
     /// A W3C traceparent that is handed to the handler.
     #[arg(long, conflicts_with = "file")]
@@ -91,13 +91,13 @@ struct Line {
 impl Enqueue {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let config = Config::load(&global.config, &Environment::of_process())?;
-        let target = redis_target(&config.redis)?;
-        let options = RedisQueueOptions {
-            call_timeout: PATIENCE,
-            ..RedisQueueOptions::new(target, WorkerId::random())
+        let stream = |call_timeout| -> anyhow::Result<RedisQueue> {
+            let options = RedisQueueOptions::new(redis_target(&config.redis)?, WorkerId::random());
+            Ok(RedisQueue::new(RedisQueueOptions { call_timeout, ..options }))
         };
         let sink = Sink {
-            stream: RedisQueue::new(options),
+            door: stream(config.redis.connect_timeout)?,
+            stream: stream(PATIENCE)?,
             queue: self.queue.clone(),
             most: config
                 .queues
@@ -106,18 +106,23 @@ impl Enqueue {
                 .map_or(usize::MAX, |queue| queue.max_payload.bytes()),
             json: self.json,
         };
-        if let Some(path) = &self.file {
-            self.many(path, &sink).await?;
-            return Ok(ExitCode::SUCCESS);
+        match &self.file {
+            Some(path) => self.many(path, &sink).await?,
+            None => self.single(&sink).await?,
         }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn single(&self, sink: &Sink) -> anyhow::Result<()> {
         let task = self.one()?;
         sink.check(&task)?;
+        sink.knock().await?;
         let id = task.id.clone();
         sink.add(task).await?;
         if !self.json {
             println!("{id}");
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     fn one(&self) -> anyhow::Result<NewTask> {
@@ -166,6 +171,7 @@ impl Enqueue {
             sink.check(&task).with_context(place)?;
             tasks.push(task);
         }
+        sink.knock().await?;
         let bar = progress(tasks.len());
         let mut added = futures_util::stream::iter(tasks.into_iter().map(|task| sink.add(task)))
             .buffered(IN_FLIGHT);
@@ -235,6 +241,8 @@ fn unhex(text: &str) -> anyhow::Result<Bytes> {
 
 /// Where tasks go.
 struct Sink {
+    /// The same broker with less patience.
+    door: RedisQueue,
     stream: RedisQueue,
     queue: QueueName,
     most: usize,
@@ -254,6 +262,11 @@ impl Sink {
             Ok(_) => Ok(()),
             Err(malformed) => bail!("{}", malformed.message),
         }
+    }
+
+    /// A broker that does not answer at all is told of soon, whatever patience there is for work.
+    async fn knock(&self) -> anyhow::Result<()> {
+        Ok(self.door.check().await?)
     }
 
     async fn add(&self, task: NewTask) -> anyhow::Result<()> {

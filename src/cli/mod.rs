@@ -8,12 +8,18 @@
 mod bench;
 mod check_config;
 mod completions;
+mod dead;
 mod demo;
 mod dev;
 mod enqueue;
 mod man;
 mod migrate;
 mod run;
+mod status;
+mod stores;
+mod table;
+mod tasks;
+mod text;
 
 use std::future::Future;
 use std::io;
@@ -45,7 +51,8 @@ struct GlobalOptions {
         global = true,
         value_name = "PATH",
         env = "QUEUE_WORKER_CONFIG",
-        default_value = "/etc/queue-worker/queue-worker.toml"
+        default_value = "/etc/queue-worker/queue-worker.toml",
+        display_order = 900
     )]
     config: PathBuf,
 }
@@ -56,6 +63,9 @@ enum Command {
     CheckConfig(check_config::CheckConfig),
     Migrate(migrate::Migrate),
     Enqueue(enqueue::Enqueue),
+    Status(status::Status),
+    Tasks(tasks::Tasks),
+    Dead(dead::Dead),
     Dev(dev::Dev),
     Demo(demo::Demo),
     Bench(bench::Bench),
@@ -70,6 +80,9 @@ impl Command {
             Self::CheckConfig(_) => check_config::run(global),
             Self::Migrate(migrate) => block_on(migrate.run(global)),
             Self::Enqueue(enqueue) => block_on(enqueue.run(global)),
+            Self::Status(status) => block_on(status.run(global)),
+            Self::Tasks(tasks) => block_on(tasks.run(global)),
+            Self::Dead(dead) => block_on(dead.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
             Self::Bench(bench) => bench.run(),
@@ -136,6 +149,20 @@ mod tests {
     #[test]
     fn the_tree_is_sound() {
         command_tree().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_is_explained() {
+        fn explained(command: &clap::Command) {
+            let name = command.get_name();
+            let about = command.get_about().expect(name).to_string();
+            assert!(!about.ends_with('.'), "{name}: a summary has no full stop: {about}");
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{name}: {} has no help", argument.get_id());
+            }
+            command.get_subcommands().for_each(explained);
+        }
+        command_tree().get_subcommands().for_each(explained);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::handler::registry::Registry;
 use crate::supervisor::{self, Startup};
 use crate::telemetry;
 
-/// Run the worker until it is told to stop.
+/// Run the worker until it is told to stop
 ///
 /// SIGTERM drains and exits with 0; a second one hurries. SIGTSTP pulls nothing more until SIGCONT.
 /// SIGHUP reads the configuration again. SIGUSR2 drains at its own pace. Exit code 78 means that

@@ -4,6 +4,7 @@
 //! except where the value can hold a secret (URLs, passwords): those types never do.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use toml::Value;
@@ -130,6 +131,42 @@ impl Leaf for QueueName {
 
     fn to_value(&self) -> Option<Value> {
         Some(Value::String(self.as_str().to_owned()))
+    }
+}
+
+impl Leaf for SocketAddr {
+    const KIND: &'static str = "an address with a port";
+    const EXAMPLE: &'static str = "\"127.0.0.1:9464\"";
+
+    fn from_value(value: &Value) -> Result<Self, Refusal> {
+        let text = value.as_str().ok_or_else(|| Refusal::wrong_type::<Self>(value))?;
+        text.parse().map_err(|_| {
+            Refusal::new(
+                format!("{text:?} is not {}", Self::KIND),
+                format!("write numbers, not a name: {} or \"[::1]:9464\"", Self::EXAMPLE),
+            )
+        })
+    }
+
+    fn from_env(text: &str) -> Result<Self, Refusal> {
+        Self::from_value(&Value::String(text.to_owned()))
+    }
+
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::String(self.to_string()))
+    }
+}
+
+impl Leaf for bool {
+    const KIND: &'static str = "true or false";
+    const EXAMPLE: &'static str = "true";
+
+    fn from_value(value: &Value) -> Result<Self, Refusal> {
+        value.as_bool().ok_or_else(|| Refusal::wrong_type::<Self>(value))
+    }
+
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::Boolean(*self))
     }
 }
 

@@ -84,6 +84,8 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
     let handlers = top.node("handler");
     let handlers = read_handlers(handlers, top.findings());
     let unknown_kind = top.section("unknown_kind");
+    let retention = top.section("retention");
+    let web = top.section("web");
     let log = top.section("log");
     top.finish();
     Some(Config {
@@ -95,6 +97,8 @@ fn read_root(root: Node, findings: &mut Findings) -> Option<Config> {
         queues: queues?,
         handlers: handlers?,
         unknown_kind: unknown_kind?,
+        retention: retention?,
+        web: web?,
         log: log?,
     })
 }

@@ -36,5 +36,5 @@ pub use server_url::ServerUrl;
 pub use size::ByteSize;
 pub use tree::{
     Config, DrainSettings, LeaseSettings, LogFormat, LogSettings, PostgresSettings, QueueSettings,
-    RedisSettings, UnknownKindSettings, WorkerSettings,
+    RedisSettings, RetentionSettings, UnknownKindSettings, WebSettings, WorkerSettings,
 };

@@ -11,7 +11,7 @@ use super::secret::Secret;
 use super::section::{Field, Section};
 use super::tree::{
     DrainSettings, LeaseSettings, LogSettings, PostgresSettings, QueueSettings, RedisSettings,
-    UnknownKindSettings, WorkerSettings,
+    RetentionSettings, UnknownKindSettings, WebSettings, WorkerSettings,
 };
 
 /// One key, for those who list them all.
@@ -73,8 +73,10 @@ const HANDLERS: [Part; 3] = [
     handler::<SqlSettings>("sql"),
     handler::<HttpSettings>("http"),
 ];
-const AFTER_HANDLERS: [Part; 2] = [
+const AFTER_HANDLERS: [Part; 4] = [
     part::<UnknownKindSettings>("[unknown_kind]", "unknown_kind"),
+    part::<RetentionSettings>("[retention]", "retention"),
+    part::<WebSettings>("[web]", "web"),
     part::<LogSettings>("[log]", "log"),
 ];
 
@@ -216,12 +218,15 @@ password inside a URL must be percent-encoded.
 - `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`
 - `queue.NAME.max_payload` ≤ `worker.payload_budget`
 - `backoff_base` ≤ `backoff_max`
+- `retention.succeeded` and `retention.failed` ≥ every handler's `backoff_max` and `timeout`, and
+  `unknown_kind.give_up`
+- `web.listen` is a loopback address, unless `web.allow_remote`
 
 ## Reload
 
-On SIGHUP the worker reads the file again. `log.level`, `[drain]`, `[unknown_kind]`, the handlers
-and the queues' `concurrency` and `max_payload` are applied; everything else is named in the log and
-waits for the next start. A file with an error changes nothing.
+On SIGHUP the worker reads the file again. `log.level`, `[drain]`, the handlers and the queues'
+`concurrency` are applied; everything else is named in the log and waits for the next start. A file
+with an error changes nothing.
 ";
 
 /// The page about every key, in Markdown.

@@ -34,7 +34,9 @@ pub fn reloadable(old: &Config, new: &Config) -> ReloadPlan {
     queues(&mut plan, old, new);
     handlers(&mut plan.apply, old, new);
     let ReloadPlan { apply, needs_restart } = &mut plan;
-    section(apply, "unknown_kind", &old.unknown_kind, &new.unknown_kind);
+    section(needs_restart, "retention", &old.retention, &new.retention);
+    section(needs_restart, "unknown_kind", &old.unknown_kind, &new.unknown_kind);
+    section(needs_restart, "web", &old.web, &new.web);
     for name in old.log.changed(&new.log) {
         let keys = if name == "level" { &mut *apply } else { &mut *needs_restart };
         keys.push(format!("log.{name}"));
@@ -50,7 +52,13 @@ fn queues(plan: &mut ReloadPlan, old: &Config, new: &Config) {
     for queue in &old.queues {
         let key = format!("queue.{}", queue.name);
         match new.queues.iter().find(|other| other.name == queue.name) {
-            Some(other) => section(&mut plan.apply, &key, queue, other),
+            Some(other) => {
+                for name in queue.changed(other) {
+                    let applies = name == "concurrency";
+                    let keys = if applies { &mut plan.apply } else { &mut plan.needs_restart };
+                    keys.push(format!("{key}.{name}"));
+                }
+            }
             None => plan.needs_restart.push(key),
         }
     }

@@ -5,6 +5,7 @@
 //! handlers' part is in `handlers`; rules between keys are in `validate`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ pub struct Config {
     pub handlers: BTreeMap<Kind, HandlerSettings>,
     /// `[unknown_kind]`
     pub unknown_kind: UnknownKindSettings,
+    /// `[retention]`
+    pub retention: RetentionSettings,
+    /// `[web]`
+    pub web: WebSettings,
     /// `[log]`
     pub log: LogSettings,
 }
@@ -65,6 +70,8 @@ impl Config {
             queues: vec![QueueSettings::new(queue)],
             handlers: BTreeMap::new(),
             unknown_kind: UnknownKindSettings::new(),
+            retention: RetentionSettings::new(),
+            web: WebSettings::new(),
             log: LogSettings::new(),
         }
     }
@@ -218,6 +225,38 @@ section! {
         ..
         /// How long after its first delivery such a task is given up as dead.
         give_up: Duration = secs(24 * 3_600),
+    }
+}
+
+section! {
+    /// How long what has ended is remembered. While a task's row is there, an entry with the same
+    /// id is recognised as a duplicate and not run.
+    RetentionSettings {
+        ..
+        /// Rows of tasks that succeeded. At least as long as anything here may wait: every
+        /// handler's backoff_max and timeout, and unknown_kind.give_up.
+        succeeded: Duration = secs(7 * 24 * 3_600),
+        /// Rows of tasks that failed for good or are dead. At least as long as those.
+        failed: Duration = secs(30 * 24 * 3_600),
+        /// Dead letters, with their payloads.
+        dead_letters: Duration = secs(30 * 24 * 3_600),
+        /// How often old rows are looked for.
+        every: Duration = secs(60),
+        /// Rows deleted by one statement, 1 to 10000.
+        batch: u32 = 1_000,
+    }
+}
+
+section! {
+    /// Health and metrics over HTTP: /livez, /readyz and /metrics (docs/metrics.md).
+    WebSettings {
+        ..
+        /// Where to listen, an address and a port; default: nowhere. While the port is taken the
+        /// worker warns, works on and tries again.
+        listen: Option<SocketAddr> = None,
+        /// Whether listen may be an address that other machines can reach. The pages ask for no
+        /// password, and show the names of queues and kinds.
+        allow_remote: bool = false,
     }
 }
 

@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use redis::{ConnectionAddr, IntoConnectionInfo};
+use sqlx::postgres::PgConnectOptions;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use super::duration::format_duration as show;
@@ -43,6 +45,8 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     for (kind, handler) in &config.handlers {
         rules.handler(&format!("handler.{kind}"), handler, environment);
     }
+    rules.retention(config);
+    rules.web(config);
     rules.log_level(&config.log.level);
 }
 
@@ -102,12 +106,36 @@ impl Rules<'_> {
             self.broken(&["redis.url"], "names no host", remedy);
         }
         self.one_password("redis", &redis.url, redis.password_file.is_some());
+        self.redis_client(&redis.url);
+    }
+
+    /// What the client itself does not take must not wait for the start of a worker.
+    fn redis_client(&mut self, url: &ServerUrl) {
+        if self.findings.problems.iter().any(|problem| problem.key == "redis.url") {
+            return;
+        }
+        let remedy = "write redis://host:port/database, rediss:// for TLS, or redis+unix:///path";
+        match url.without_password().as_str().into_connection_info().map(|info| info.addr().clone())
+        {
+            Ok(ConnectionAddr::TcpTls { insecure: true, .. }) => {
+                let message = "asks for #insecure, and TLS is always verified here";
+                self.broken(&["redis.url"], message, remedy);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                self.broken(&["redis.url"], format!("cannot be used: {error}"), remedy);
+            }
+        }
     }
 
     fn postgres(&mut self, config: &Config) {
         let postgres = &config.postgres;
         self.scheme("postgres.url", &postgres.url, &["postgres", "postgresql"]);
         self.one_password("postgres", &postgres.url, postgres.password_file.is_some());
+        if let Err(error) = postgres.url.without_password().as_str().parse::<PgConnectOptions>() {
+            let remedy = "write postgres://user@host:port/database";
+            self.broken(&["postgres.url"], format!("cannot be used: {error}"), remedy);
+        }
         let pool_size = usize::try_from(postgres.pool_size).unwrap_or(usize::MAX);
         self.range("postgres.pool_size", pool_size, 2, 1_000);
         self.range("postgres.committers", postgres.committers, 1, 64);
@@ -220,6 +248,39 @@ impl Rules<'_> {
         }
     }
 
+    /// A row that is forgotten while its task may still come again would let it run twice.
+    fn retention(&mut self, config: &Config) {
+        let retention = &config.retention;
+        let batch = usize::try_from(retention.batch).unwrap_or(usize::MAX);
+        self.range("retention.batch", batch, 1, 10_000);
+        let handlers = config.handlers.iter().flat_map(|(kind, handler)| {
+            let common = &handler.common;
+            [
+                (format!("handler.{kind}.backoff_max"), common.backoff_max),
+                (format!("handler.{kind}.timeout"), common.timeout),
+            ]
+        });
+        let give_up = ("unknown_kind.give_up".to_owned(), config.unknown_kind.give_up);
+        let Some((longest, wait)) = handlers.chain([give_up]).max_by_key(|(_, wait)| *wait) else {
+            return;
+        };
+        for (key, kept) in
+            [("retention.succeeded", retention.succeeded), ("retention.failed", retention.failed)]
+        {
+            if kept < wait {
+                self.broken(
+                    &[key, &longest],
+                    format!(
+                        "rows are kept for {}, less than {longest} = {}",
+                        show(kept),
+                        show(wait)
+                    ),
+                    format!("raise {key} to at least \"{}\"", show(wait)),
+                );
+            }
+        }
+    }
+
     fn handler(&mut self, key: &str, handler: &HandlerSettings, environment: &Environment) {
         let common = &handler.common;
         let max_attempts = usize::try_from(common.max_attempts).unwrap_or(usize::MAX);
@@ -304,6 +365,20 @@ impl Rules<'_> {
         }
         if http.headers.values().any(|value| value.contains(['\r', '\n', '\0'])) {
             self.broken(&[&headers], "a value has a line break", "remove it");
+        }
+    }
+
+    fn web(&mut self, config: &Config) {
+        let Some(listen) = config.web.listen else { return };
+        if !listen.ip().to_canonical().is_loopback() && !config.web.allow_remote {
+            self.broken(
+                &["web.listen"],
+                format!("other machines can reach {listen}, and the pages ask for no password"),
+                format!(
+                    "listen on \"127.0.0.1:{}\", or set web.allow_remote = true behind a firewall",
+                    listen.port()
+                ),
+            );
         }
     }
 

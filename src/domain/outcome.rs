@@ -68,6 +68,8 @@ pub enum Interruption {
     Timeout,
     /// The lease is gone: another worker may run the task.
     LeaseLost,
+    /// No handler became free for it in time: another worker may have one.
+    NoRoom,
 }
 
 /// What is recorded of a task after a run, under the fence of its claim.

@@ -40,6 +40,13 @@ pub trait ExternalHandler: Send + Sync + 'static {
     /// failure if it was for a shutdown. A run that has not returned within the grace period is
     /// dropped, and dropping must leave nothing running.
     async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure>;
+
+    /// Whether the handler only ever awaits and needs next to no processor time. It then runs on the
+    /// coordinating thread, which saves two changes of thread per task; one that computes or blocks
+    /// there would hold up everything but the heartbeat.
+    fn is_light(&self) -> bool {
+        false
+    }
 }
 
 /// What a handler is given.

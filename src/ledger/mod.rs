@@ -12,7 +12,7 @@ mod postgres;
 pub use connection::EffectConnection;
 pub use postgres::{
     Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
-    RunningTask, TaskDetails, expected_version, migrate,
+    RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate,
 };
 
 use std::sync::Arc;
@@ -40,6 +40,20 @@ pub enum Status {
     Failed,
     /// Given up without a verdict of its handler: it crashed workers, or nobody knows its kind.
     Dead,
+}
+
+impl Status {
+    /// The word in the table.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Released => "released",
+            Self::Delayed => "delayed",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+        }
+    }
 }
 
 /// A wish to run a task.
@@ -80,6 +94,12 @@ pub enum Claimed {
     Contended {
         /// By the database's clock.
         remaining: Duration,
+    },
+    /// It has crashed workers `crashes` times in a row and is claimed only to run alone:
+    /// [`Ledger::claim`].
+    Suspect {
+        /// How often.
+        crashes: u32,
     },
     /// Its lease has expired and it has crashed workers `crashes` times in a row, this one
     /// included, which is over the limit: [`Ledger::condemn`] it.
@@ -122,6 +142,10 @@ pub enum Delayed {
     Committed,
     /// Committed as dead, with a dead letter: acknowledge the entry.
     GaveUp,
+    /// The task has succeeded, failed or died before: acknowledge the entry.
+    Done,
+    /// The row is of another task with the same id: the newcomer is refused.
+    Conflict,
     /// The row is in another state by now; ask for a claim again later.
     Stale,
 }
@@ -150,6 +174,30 @@ pub struct Due {
     pub task_id: String,
     /// For [`Ledger::promoted`]: nothing happens if the row has moved on.
     pub fence: Fence,
+}
+
+/// How long what has ended is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Rows of tasks that succeeded: so long a duplicate is recognised.
+    pub succeeded: Duration,
+    /// Rows of tasks that failed or are dead.
+    pub failed: Duration,
+    /// Dead letters.
+    pub letters: Duration,
+    /// At most so many of a sort in one call.
+    pub batch: u32,
+}
+
+/// What one call of [`Ledger::prune`] deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruned {
+    /// Rows of tasks.
+    pub tasks: u64,
+    /// Dead letters.
+    pub letters: u64,
+    /// Whether a batch was full, so that there may be more.
+    pub more: bool,
 }
 
 /// What a handler does inside the completion's transaction.
@@ -218,7 +266,12 @@ pub trait Ledger: Send + Sync + 'static {
     /// Whether Postgres answers, lets us in, and has a schema that this version can work with.
     async fn check(&self) -> Result<(), LedgerError>;
 
-    /// Claims a task, with its resource in the same transaction, for one lease from now.
+    /// Claims a task that may run beside others, with its resource in the same transaction, for one
+    /// lease from now. A task that has crashed workers twice in a row is refused as a suspect, so
+    /// that its neighbours are not condemned with it.
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
+
+    /// Claims a task, a suspect too, that runs alone in its worker.
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError>;
 
     /// Records how a run ended, under the fence of its claim. Also frees the resource.
@@ -230,7 +283,8 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Result<Recorded, LedgerError>;
 
     /// Applies an effect and records success in one transaction. With `held` absent the claim is
-    /// part of it too (only for a first delivery and an effect with [`Effect::single_commit`]).
+    /// part of it too, in company (only for a first delivery and an effect with
+    /// [`Effect::single_commit`]).
     async fn perform(
         &self,
         task: &Arc<Task>,
@@ -270,6 +324,10 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// The row's entry is in the stream (again): status `released`.
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError>;
+
+    /// Deletes one small batch of what has outlived `retention`. Resources are never pruned: their
+    /// fences must not start again.
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError>;
 }
 
 /// The ledger could not do what was asked.

@@ -22,8 +22,8 @@ pub struct RunEnd {
 /// uniform in `[0, 1)`.
 ///
 /// An answer of success counts whatever was asked in the meantime: the effect is there. A failure
-/// after an interruption is the interruption's, not the task's: a shutdown and a lost lease burn
-/// nothing, a timeout burns the attempt.
+/// after an interruption is the interruption's, not the task's: a shutdown, a lost lease and a wait
+/// in vain burn nothing, a timeout burns the attempt.
 pub fn verdict(
     end: RunEnd,
     attempt: u32,
@@ -33,7 +33,9 @@ pub fn verdict(
 ) -> Verdict {
     let failure = match (end.answer, end.interrupted) {
         (Some(Ok(result)), _) => return Verdict::Succeeded { result },
-        (_, Some(Interruption::Drain | Interruption::LeaseLost)) => return Verdict::Released,
+        (_, Some(Interruption::Drain | Interruption::LeaseLost | Interruption::NoRoom)) => {
+            return Verdict::Released;
+        }
         (answer, Some(Interruption::Timeout)) => timed_out(answer, limit),
         (Some(Err(failure)), None) => failure,
         (None, None) => Failure::retry("the handler went away without an answer"),
@@ -93,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_shutdown_or_a_lost_lease_burns_nothing_even_on_the_last_attempt() {
-        for why in [Interruption::Drain, Interruption::LeaseLost] {
+        for why in [Interruption::Drain, Interruption::LeaseLost, Interruption::NoRoom] {
             for answer in [None, Some(Err(Failure::for_good("x")))] {
                 assert_eq!(judge(answer, Some(why), 3), Verdict::Released);
             }

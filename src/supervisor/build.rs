@@ -12,7 +12,7 @@ use crate::config::{Config, PostgresSettings, QueueSettings, RedisSettings};
 use crate::connection::{PasswordSource, RedisTarget, TargetError};
 use crate::domain::WorkerId;
 use crate::lease::{RedisLeaseOptions, RedisLeases};
-use crate::ledger::{PostgresLedger, PostgresOptions};
+use crate::ledger::{PostgresLedger, PostgresOptions, Retention};
 use crate::protocol::drain::Budget;
 use crate::queue::{RedisQueue, RedisQueueOptions};
 use crate::worker::{Limits, Served, Stores};
@@ -88,6 +88,14 @@ pub(super) fn limits(config: &Config) -> Limits {
     Limits {
         lease: config.lease.ttl,
         sweep: config.lease.sweep,
+        suspect_wait: config.lease.suspect_wait,
+        retention: Retention {
+            succeeded: config.retention.succeeded,
+            failed: config.retention.failed,
+            letters: config.retention.dead_letters,
+            batch: config.retention.batch,
+        },
+        prune_every: config.retention.every,
         unknown_kind_give_up: config.unknown_kind.give_up,
     }
 }
@@ -112,9 +120,9 @@ pub(super) fn budget(config: &Config) -> Budget {
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// `redis.url`
-    #[error("redis.url: {0}")]
+    #[error("redis.url cannot be used")]
     Redis(#[from] TargetError),
     /// `postgres.url`
-    #[error("postgres.url: {0}")]
+    #[error("postgres.url cannot be used")]
     Postgres(#[from] sqlx::Error),
 }

@@ -13,18 +13,21 @@ use super::reload::Reloader;
 use super::signals::{Request, Requests};
 use super::status;
 use super::systemd::Notifier;
+use super::web;
 use crate::clock::{BootInstant, Clock};
 use crate::config::Config;
 use crate::domain::WorkerId;
 use crate::handler::registry::Registry;
 use crate::protocol::drain::{Budget, Event, Phase};
 use crate::telemetry::LogHandle;
+use crate::web::{Server, Vitals};
+use crate::worker::counts::Counts;
 use crate::worker::dice::Dice;
 use crate::worker::fetcher::Fetcher;
 use crate::worker::health::Health;
 use crate::worker::heartbeat::{self, Beats};
 use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
-use crate::worker::progress::{LONGEST_TURN, Progress};
+use crate::worker::progress::Progress;
 use crate::worker::slots::{Shared, Slots};
 use crate::worker::stop::Stop;
 use crate::worker::watched::Watched;
@@ -116,6 +119,8 @@ struct Life {
     marker: Option<Marker>,
     reloader: Reloader,
     heartbeat: Heartbeat,
+    vitals: Vitals,
+    web: Option<Server>,
 }
 
 /// The heartbeat's thread, and how to end it.
@@ -146,6 +151,7 @@ impl Life {
         let dice = Dice::Thread;
         let health = Health::new(clock, &dice);
         let shared = Shared::new(config.worker.max_in_flight, config.worker.payload_budget.bytes());
+        let counts = Counts::new();
         let context = Context {
             stores: stores.clone(),
             registry: Arc::clone(&registry),
@@ -156,16 +162,19 @@ impl Life {
             progress: Progress::new(clock),
             health: Arc::clone(&health),
             beats: Arc::clone(&beats),
+            counts: Arc::clone(&counts),
             limits: build::limits(&config),
             dice,
         };
-        let queues = build::served(&config)
+        let queues: Vec<_> = build::served(&config)
             .into_iter()
             .map(|served| {
                 let slots = Slots::new(&shared, served.concurrency, clock);
                 (served, slots, Progress::new(clock))
             })
             .collect();
+        let vitals = web::vitals(&context, &queues);
+        let web = web::start(&config, &vitals, &queues, counts);
         Ok(Self {
             clock,
             requests,
@@ -182,6 +191,8 @@ impl Life {
             marker,
             reloader: Reloader { config, path: config_path, native, registry, log },
             heartbeat,
+            vitals,
+            web,
         })
     }
 
@@ -195,6 +206,7 @@ impl Life {
         );
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let phase = loop {
+            self.vitals.coordinator.came_round();
             let phase = self.phase.get();
             if phase.is_over() {
                 break phase;
@@ -234,7 +246,7 @@ impl Life {
             Notifier::stopping();
         }
         self.stop.publish(phase);
-        self.phase.update(|seen| *seen = phase);
+        self.phase.replace(phase);
         let status = status::line(phase, &self.beats, &self.health, self.clock);
         tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
         self.notifier.status(status);
@@ -243,16 +255,9 @@ impl Life {
     fn tick(&mut self) {
         let phase = self.phase.get();
         self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
-        if self.is_well(phase) {
+        if self.vitals.stuck().is_none() {
             Notifier::watchdog();
         }
-    }
-
-    /// Whether every loop comes round. A leaving worker's fetchers have ended.
-    fn is_well(&self, phase: Phase) -> bool {
-        let loops = self.queues.iter().map(|(_, _, progress)| progress.silence());
-        self.beats.silence() < LONGEST_TURN
-            && (phase.is_leaving() || loops.into_iter().all(|silence| silence < LONGEST_TURN))
     }
 
     fn reload(&mut self) {
@@ -326,6 +331,9 @@ impl Life {
             );
         }
         self.notifier.status("stopped".to_owned());
+        if let Some(web) = self.web.take() {
+            web.end();
+        }
     }
 
     async fn leave_the_groups(&self) {

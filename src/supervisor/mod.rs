@@ -2,8 +2,8 @@
 //! and tells systemd.
 //!
 //! [`run`] is the whole of it. One `select!` only names what happened; [`Phase::on`] decides, and
-//! the phase is published to all parts. Three runtimes keep out of each other's way: this one
-//! coordinates, handlers have threads of their own, and so has the heartbeat.
+//! the phase is published to all parts. The runtimes keep out of each other's way: this one
+//! coordinates; handlers, the heartbeat and the pages have threads of their own.
 //!
 //! [`Phase::on`]: crate::protocol::drain::Phase::on
 
@@ -15,6 +15,7 @@ mod reload;
 mod signals;
 mod status;
 mod systemd;
+mod web;
 
 pub use build::{ledger_options, postgres_connect, postgres_password, redis_target};
 pub use life::{StartError, Startup, run};

@@ -14,8 +14,8 @@ pub(super) fn line(phase: Phase, beats: &Beats, health: &Health, clock: Clock) -
     match phase {
         Phase::Running => match complaint {
             Some(complaint) => format!("not ready: {complaint}{}", held(tasks, oldest)),
-            None if tasks == 0 => "ready, idle".to_owned(),
-            None => format!("running: {}", census(tasks, oldest)),
+            None if tasks == 0 => format!("ready, idle{}", refused(health)),
+            None => format!("running: {}{}", census(tasks, oldest), refused(health)),
         },
         Phase::Quiet => format!("quiet: {}, pulling nothing until SIGCONT", census(tasks, oldest)),
         Phase::Background => {
@@ -60,6 +60,11 @@ fn census(tasks: usize, oldest: Option<Duration>) -> String {
         (n, Some(oldest)) => format!("{n} tasks, oldest {} s", oldest.as_secs()),
         (_, None) => "no tasks".to_owned(),
     }
+}
+
+/// A store that answers and refuses the work is not away, and nothing moves all the same.
+fn refused(health: &Health) -> String {
+    health.refusal().map_or_else(String::new, |refusal| format!("; work fails: {refusal}"))
 }
 
 fn held(tasks: usize, oldest: Option<Duration>) -> String {

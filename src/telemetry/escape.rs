@@ -29,6 +29,14 @@ impl<W: Write> Write for Escaped<'_, W> {
     }
 }
 
+/// The text with what is active escaped.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // A String takes everything.
+    let _ = Escaped(&mut out).write_str(text);
+    out
+}
+
 /// The first `max` bytes of a text, whole characters only.
 pub(super) fn cut(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);

@@ -2,7 +2,7 @@
 //!
 //! [`init`] is called once, by the binary. A record's fields have the names in [`fields`]; what a
 //! task or a peer said is escaped, so that nobody forges a line. [`Health`] says once that a store
-//! is gone and once that it is back, however often it was tried. Metrics are not here.
+//! is gone and once that it is back, however often it was tried. [`metrics`] names what is counted.
 
 mod escape;
 pub mod fields;
@@ -10,8 +10,10 @@ mod health;
 mod init;
 mod journal;
 mod json;
+pub mod metrics;
 mod text;
 
+pub(crate) use escape::escaped;
 pub use health::{Health, Outage};
 pub use init::{LogError, LogHandle, Sink, init, subscriber};
 pub use journal::stderr_is_journal;

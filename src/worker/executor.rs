@@ -8,15 +8,22 @@
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
 
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::counts::{KindCounts, QueueCounts};
 use super::heartbeat::{Alive, Guard};
 use super::parting::Exit;
 use super::slots::Place;
+use super::suspects::Turn;
 use super::{Context, Served, outcome_log};
 use crate::domain::{Delivery, Failure, Interruption, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
@@ -31,16 +38,32 @@ use crate::queue::codec;
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_secs(1);
 
+/// Who else is in flight while a task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Company {
+    /// Any others.
+    Others,
+    /// Nobody: the way of a suspect.
+    Nobody,
+}
+
 /// Runs the deliveries of one queue.
 pub struct Executor {
     pub(super) context: Context,
     pub(super) served: Served,
+    pub(super) counts: QueueCounts,
 }
 
 impl Executor {
     /// An executor for a queue.
-    pub const fn new(context: Context, served: Served) -> Self {
-        Self { context, served }
+    pub fn new(context: Context, served: Served) -> Self {
+        let counts = context.counts.queue(&served.name);
+        Self { context, served, counts }
+    }
+
+    /// What is counted of the task's kind.
+    pub(super) fn counts_of(&self, task: &Task) -> Arc<KindCounts> {
+        self.counts.kind(&task.kind, || self.context.registry.get(task.kind.as_str()).is_some())
     }
 
     /// Runs one delivery to its end.
@@ -56,20 +79,59 @@ impl Executor {
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
         let Some(entry) = self.context.registry.get(task.kind.as_str()) else {
-            return (self.delay_unknown(&task).await, None);
+            return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(&task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
         };
-        let lock = match self.acquire(&task).await {
-            Ok(lock) => lock,
-            Err(exit) => return (exit, None),
+        let (exit, lock) = self.locked(delivery, &task, &entry, Company::Others, place).await;
+        if exit != Exit::Suspect {
+            return (exit, lock);
+        }
+        self.unlock(lock).await;
+        self.alone(delivery, &task, &entry, place).await
+    }
+
+    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.
+    async fn alone(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        let shared = Arc::clone(place.shared());
+        let patience = self.context.limits.suspect_wait;
+        let turn = tokio::select! {
+            biased;
+            () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
+            turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
         };
-        let exit = self.hold(delivery, &task, &entry, &lock, place).await;
-        (exit, Some(lock))
+        match turn {
+            Turn::Alone(_alone) => self.locked(delivery, task, entry, Company::Nobody, place).await,
+            Turn::Later => (self.delay_suspect(delivery, task).await, None),
+        }
+    }
+
+    /// Takes the lock, and with it in hand does all the rest.
+    async fn locked(
+        &self,
+        delivery: &Delivery,
+        task: &Arc<Task>,
+        entry: &Entry,
+        company: Company,
+        place: &mut Place,
+    ) -> (Exit, Option<Lock>) {
+        match self.acquire(delivery, task).await {
+            Ok(lock) => {
+                let exit = self.hold(delivery, task, entry, company, &lock, place).await;
+                (exit, Some(lock))
+            }
+            Err(exit) => (exit, None),
+        }
     }
 
     /// With the lock in hand: claim, run, record.
@@ -78,6 +140,7 @@ impl Executor {
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
+        company: Company,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
@@ -88,6 +151,7 @@ impl Executor {
         if let Handler::InTransaction(effect) = &entry.handler
             && effect.single_commit()
             && delivery.origin == Origin::Fresh
+            && company == Company::Others
         {
             match self.in_one_commit(delivery, task, entry, effect, place).await {
                 Ok(failure) => failed = Some(failure),
@@ -95,11 +159,20 @@ impl Executor {
             }
         }
         let sent = self.context.clock.now();
-        let grant = match self.context.stores.ledger.claim(task).await {
+        let ledger = &self.context.stores.ledger;
+        let claimed = match company {
+            Company::Others => ledger.claim_in_company(task).await,
+            Company::Nobody => ledger.claim(task).await,
+        };
+        let grant = match claimed {
             Ok(Claimed::Granted(grant)) => grant,
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
             Err(error) => return self.ledger_failed(&error),
         };
+        self.counts.waited(delivery.entry, self.context.clock.wall_ms());
+        if grant.crashes > 0 {
+            self.counts_of(task).takeovers.inc();
+        }
         let guard = self.context.beats.register(Alive {
             held: grant.held.clone(),
             lock: lock.clone(),
@@ -123,11 +196,11 @@ impl Executor {
         exit
     }
 
-    async fn acquire(&self, task: &Arc<Task>) -> Result<Lock, Exit> {
+    async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
             Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
-                Err(self.contended(task).await)
+                Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             Err(error) => {
@@ -147,12 +220,19 @@ impl Executor {
         effect: &Arc<dyn Effect>,
         place: &mut Place,
     ) -> Result<Failure, Exit> {
+        let counts = self.counts_of(task);
+        let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
         place.started();
         let limit = time_limit(task, entry);
         let answer = self.context.stores.ledger.perform(task, None, effect, limit).await;
         place.ended(None);
+        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
+            counts.ran(self.context.clock.now().saturating_since(begun));
+        }
         match answer {
             Ok(Performed::Committed) => {
+                self.counts.waited(delivery.entry, begun_ms);
+                counts.succeeded.inc();
                 outcome_log::succeeded(task, None);
                 Err(Exit::Acknowledge)
             }
@@ -175,9 +255,11 @@ impl Executor {
         guard: &Guard,
         place: &mut Place,
     ) -> Result<RunEnd, Exit> {
+        let begun = self.context.clock.now();
         place.started();
         let end = self.perform_until_answered(task, entry, effect, grant, guard).await;
         place.ended(None);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -202,6 +284,7 @@ impl Executor {
             let ledger = &self.context.stores.ledger;
             let error = match ledger.perform(task, Some(grant), effect, limit).await {
                 Ok(Performed::Committed) => {
+                    self.counts_of(task).succeeded.inc();
                     outcome_log::succeeded(task, Some(grant));
                     return Err(Exit::Acknowledge);
                 }
@@ -209,6 +292,7 @@ impl Executor {
                     return Ok(RunEnd { answer: Some(Err(failure)), interrupted: None });
                 }
                 Ok(Performed::Stale | Performed::NotClaimed(_)) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Err(Exit::Leave);
                 }
@@ -225,7 +309,8 @@ impl Executor {
         }
     }
 
-    /// Runs an external handler until it ends or is interrupted.
+    /// Runs an external handler until it ends or is interrupted. A task for which none becomes free
+    /// within a lease is given back.
     async fn run(
         &self,
         task: &Arc<Task>,
@@ -242,13 +327,19 @@ impl Executor {
             () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
             () = self.context.stop.leaving.cancelled() => return interrupted(Interruption::Drain),
             permit = running.acquire_owned() => permit.ok(),
+            // Fetched ahead behind short tasks, and then long ones took all the handlers.
+            () = tokio::time::sleep(self.context.limits.lease) => {
+                return interrupted(Interruption::NoRoom);
+            }
         };
         if !guard.may_start() {
             return interrupted(Interruption::LeaseLost);
         }
+        let begun = self.context.clock.now();
         place.started();
         let end = self.run_handler(task, entry, handler, grant, guard).await;
         place.ended(permit);
+        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
         end
     }
 
@@ -271,13 +362,11 @@ impl Executor {
                 + i64::try_from(limit.as_millis()).unwrap_or(i64::MAX / 2),
             cancel: cancel.clone(),
         };
-        let handler = Arc::clone(handler);
-        let handle = self.context.handlers.spawn(async move { handler.run(run).await });
-        let mut handle = tokio_util::task::AbortOnDropHandle::new(handle);
+        let mut running = self.start(handler, run);
         let why = tokio::select! {
             biased;
-            answer = &mut handle => {
-                return RunEnd { answer: Some(answer_of(answer)), interrupted: None };
+            answer = &mut running => {
+                return RunEnd { answer: Some(answer), interrupted: None };
             }
             () = guard.lost().cancelled() => Interruption::LeaseLost,
             () = self.context.stop.interrupt.cancelled() => Interruption::Drain,
@@ -285,8 +374,20 @@ impl Executor {
         };
         cancel.cancel();
         let grace = entry.kill_after + DROP_MARGIN;
-        let answer = tokio::time::timeout(grace, &mut handle).await.ok().map(answer_of);
+        let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
+    }
+
+    /// Starts a handler where it belongs. What is dropped before it has ended is aborted; a panic is
+    /// the task's failure.
+    fn start(&self, handler: &Arc<dyn ExternalHandler>, run: Run) -> BoxFuture<'static, Answer> {
+        let handler = Arc::clone(handler);
+        if handler.is_light() {
+            let running = AssertUnwindSafe(async move { handler.run(run).await }).catch_unwind();
+            return running.map(|end| end.unwrap_or_else(|panic| Err(panicked(panic)))).boxed();
+        }
+        let running = self.context.handlers.spawn(async move { handler.run(run).await });
+        AbortOnDropHandle::new(running).map(answer_of).boxed()
     }
 
     /// Records the outcome, however long the ledger needs: until it answers or the process goes.
@@ -302,6 +403,7 @@ impl Executor {
                 self.context.stores.ledger.record(task, &grant.held, verdict.clone()).await;
             let error = match answer {
                 Ok(Recorded::Committed) => {
+                    self.counts.verdict(&self.counts_of(task), &verdict);
                     outcome_log::verdict(task, grant, &verdict);
                     return if verdict == Verdict::Released {
                         Exit::HandOver
@@ -310,6 +412,7 @@ impl Executor {
                     };
                 }
                 Ok(Recorded::Stale) => {
+                    self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
                     return Exit::Leave;
                 }
@@ -347,21 +450,24 @@ fn time_limit(task: &Task, entry: &Entry) -> Duration {
     task.timeout.unwrap_or(entry.timeout)
 }
 
+/// What a handler answers.
+type Answer = Result<Option<Bytes>, Failure>;
+
 /// A handler that panicked has failed; one that was aborted has not answered, which only happens
 /// when its runtime shuts down.
-fn answer_of(
-    joined: Result<Result<Option<Bytes>, Failure>, tokio::task::JoinError>,
-) -> Result<Option<Bytes>, Failure> {
-    joined.unwrap_or_else(|error| {
-        let message = match error.try_into_panic() {
-            Ok(panic) => match panic.downcast::<String>() {
-                Ok(text) => *text,
-                Err(panic) => panic
-                    .downcast::<&'static str>()
-                    .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
-            },
-            Err(_) => return Err(Failure::retry("the handler was aborted")),
-        };
-        Err(Failure::retry(format!("the handler panicked: {message}")).with_status("panic"))
+fn answer_of(joined: Result<Answer, tokio::task::JoinError>) -> Answer {
+    joined.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => Err(panicked(panic)),
+        Err(_) => Err(Failure::retry("the handler was aborted")),
     })
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Failure {
+    let message = match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast::<&'static str>()
+            .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
+    };
+    Failure::retry(format!("the handler panicked: {message}")).with_status("panic")
 }

@@ -119,6 +119,7 @@ impl Fetcher {
                     now + backoff::between(sweep / 2, sweep, self.context.dice.fraction());
             }
             if !orphans.is_empty() {
+                self.executor.counts.reclaimed.inc_by(orphans.len() as u64);
                 self.start(orphans);
                 return Ok(());
             }

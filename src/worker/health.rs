@@ -2,18 +2,50 @@
 //!
 //! A failed call *doubts* a store; a probe then decides whether it is down, with backoff until it
 //! answers again. So a single late reply costs one probe and no log line, and an outage costs one
-//! line when it begins, one for each new reason, and one when it ends, however many tasks it meets.
+//! line when it begins, one for each new reason that somebody has to mend, and one when it ends,
+//! however many tasks it meets. A store that answers its probe and refuses the work itself (a right
+//! that is missing, a key of another type) is not down, but it is told of, too.
 
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Stores;
 use super::dice::Dice;
 use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
+use crate::connection::RedisError;
+use crate::ledger::LedgerError;
 use crate::protocol::backoff::Backoff;
+
+/// How often the same trouble is told again, and one that may mend itself at all.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// Two different refusals are told at least this far apart.
+const BETWEEN_REFUSALS: Duration = Duration::from_secs(10);
+
+/// How long a refusal stays in the status line.
+const REFUSAL_STAYS: Duration = Duration::from_secs(5);
+
+/// An error of a store.
+pub trait StoreError: Display {
+    /// Whether the same call may succeed later without anybody's help.
+    fn is_transient(&self) -> bool;
+}
+
+impl StoreError for RedisError {
+    fn is_transient(&self) -> bool {
+        Self::is_transient(self)
+    }
+}
+
+impl StoreError for LedgerError {
+    fn is_transient(&self) -> bool {
+        Self::is_transient(self)
+    }
+}
 
 /// Whether a store answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,11 +58,40 @@ pub enum State {
     Down {
         /// Since when.
         since: BootInstant,
-        /// The probe's error.
+        /// The last probe's error.
         reason: String,
+        /// The error that was logged last, and when.
+        told: (String, BootInstant),
         /// Failed probes in a row.
         probes: u32,
     },
+}
+
+/// What a store refused although it is up.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// Waits for the probe, which may find that the store is down and say why.
+    unexplained: Option<String>,
+    /// The last one that no probe explained, and when.
+    last: Option<(String, BootInstant)>,
+    /// The one that was logged last, and when.
+    told: Option<(String, BootInstant)>,
+}
+
+impl Refusals {
+    /// The store is up all the same. Returns what is to be logged.
+    fn remain(&mut self, now: BootInstant) -> Option<String> {
+        let message = self.unexplained.take()?;
+        self.last = Some((message.clone(), now));
+        let due = self.told.as_ref().is_none_or(|(told, at)| {
+            let pause = if *told == message { REMINDER } else { BETWEEN_REFUSALS };
+            now.saturating_since(*at) >= pause
+        });
+        due.then(|| {
+            self.told = Some((message.clone(), now));
+            message
+        })
+    }
 }
 
 /// One store's health.
@@ -40,16 +101,32 @@ pub struct Store {
     clock: Clock,
     dice: Dice,
     state: Watched<State>,
+    refusals: Mutex<Refusals>,
+    errors: AtomicU64,
+    probes: AtomicU64,
 }
 
 impl Store {
     fn new(name: &'static str, clock: Clock, dice: Dice) -> Self {
-        Self { name, clock, dice, state: Watched::new(State::Doubted) }
+        Self {
+            name,
+            clock,
+            dice,
+            state: Watched::new(State::Doubted),
+            refusals: Mutex::default(),
+            errors: AtomicU64::new(0),
+            probes: AtomicU64::new(0),
+        }
     }
 
-    /// A call failed with `error`: the next probe decides. It is told at debug level only.
-    pub fn doubt(&self, error: &dyn Display) {
+    /// A call failed with `error`: the next probe decides. It is told at debug level only, unless
+    /// it is one that somebody has to mend and the probe does not meet it.
+    pub fn doubt(&self, error: &impl StoreError) {
         tracing::debug!("{}: {error}", self.name);
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        if !error.is_transient() {
+            self.refusals().unexplained = Some(error.to_string());
+        }
         self.state.update_if(|state| {
             let up = *state == State::Up;
             if up {
@@ -59,32 +136,73 @@ impl Store {
         });
     }
 
+    /// `redis`, `postgres`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How many calls have failed.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// How often it was probed.
+    pub fn probes(&self) -> u64 {
+        self.probes.load(Ordering::Relaxed)
+    }
+
     /// The state now.
     pub fn state(&self) -> State {
         self.state.get()
     }
 
-    fn probed(&self, answer: Result<(), String>) {
+    /// What the store refused in the last seconds although it is up.
+    pub fn refusal(&self) -> Option<String> {
+        let refusals = self.refusals();
+        let (message, at) = refusals.last.as_ref()?;
+        (self.clock.now().saturating_since(*at) < REFUSAL_STAYS).then(|| message.clone())
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn probed(&self, answer: Result<(), impl StoreError>) {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+        let now = self.clock.now();
+        let error = match answer {
+            Ok(()) => return self.answered(now),
+            Err(error) => error,
+        };
+        self.refusals().unexplained = None;
+        let reason = error.to_string();
         self.state.update(|state| {
-            *state = match (answer, &*state) {
-                (Ok(()), State::Down { since, probes, .. }) => {
-                    let away = self.clock.now().saturating_since(*since);
-                    tracing::info!("{} is back after {away:.1?} and {probes} probes", self.name);
-                    State::Up
-                }
-                (Ok(()), State::Up | State::Doubted) => State::Up,
-                (Err(reason), State::Down { since, reason: old, probes }) => {
-                    if reason != *old {
+            *state = match state {
+                State::Down { since, told, probes, .. } => {
+                    let due = !error.is_transient() || now.saturating_since(told.1) >= REMINDER;
+                    if reason != told.0 && due {
                         tracing::warn!("{} still away: {reason}", self.name);
+                        *told = (reason.clone(), now);
                     }
-                    State::Down { since: *since, reason, probes: probes + 1 }
+                    State::Down { since: *since, reason, told: told.clone(), probes: *probes + 1 }
                 }
-                (Err(reason), State::Up | State::Doubted) => {
+                State::Up | State::Doubted => {
                     tracing::warn!("{} is away, no tasks are pulled: {reason}", self.name);
-                    State::Down { since: self.clock.now(), reason, probes: 1 }
+                    State::Down { since: now, told: (reason.clone(), now), reason, probes: 1 }
                 }
             };
         });
+    }
+
+    fn answered(&self, now: BootInstant) {
+        if let Some(refusal) = self.refusals().remain(now) {
+            tracing::warn!("{} answers, but work fails: {refusal}", self.name);
+        }
+        let before = self.state.replace(State::Up);
+        if let State::Down { since, probes, .. } = before {
+            let away = now.saturating_since(since);
+            tracing::info!("{} is back after {away:.1?} and {probes} probes", self.name);
+        }
     }
 
     async fn until_up(&self) {
@@ -96,11 +214,11 @@ impl Store {
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), E>>,
-        E: Display,
+        E: StoreError,
     {
         loop {
             self.state.wait_for(|state| *state != State::Up).await;
-            self.probed(probe().await.map_err(|error| error.to_string()));
+            self.probed(probe().await);
             let probes = match self.state.get() {
                 State::Up | State::Doubted => 1,
                 State::Down { probes, .. } => probes,
@@ -128,6 +246,11 @@ impl Health {
         })
     }
 
+    /// Each store.
+    pub fn stores(&self) -> [&Store; 2] {
+        [&self.redis, &self.postgres]
+    }
+
     /// Whether both are up.
     pub fn is_ready(&self) -> bool {
         self.redis.state() == State::Up && self.postgres.state() == State::Up
@@ -140,14 +263,26 @@ impl Health {
         }
     }
 
-    /// Why the worker does not pull, if it is for a store.
+    /// Why the worker does not pull, if it is for a store: what is down before what is in doubt.
     pub fn complaint(&self) -> Option<String> {
-        let of = |store: &Store| match store.state() {
-            State::Up => None,
-            State::Doubted => Some(format!("connecting to {}", store.name)),
-            State::Down { reason, .. } => Some(format!("waiting for {}: {reason}", store.name)),
-        };
-        of(&self.postgres).or_else(|| of(&self.redis))
+        let stores = [&self.postgres, &self.redis];
+        let down: Vec<String> = stores
+            .iter()
+            .filter_map(|store| match store.state() {
+                State::Down { reason, .. } => Some(format!("waiting for {}: {reason}", store.name)),
+                State::Up | State::Doubted => None,
+            })
+            .collect();
+        if !down.is_empty() {
+            return Some(down.join("; "));
+        }
+        let doubted = stores.iter().find(|store| store.state() == State::Doubted);
+        doubted.map(|store| format!("connecting to {}", store.name))
+    }
+
+    /// What a store refused in the last seconds although it is up.
+    pub fn refusal(&self) -> Option<String> {
+        self.postgres.refusal().or_else(|| self.redis.refusal())
     }
 
     /// Probes the stores whenever one is in doubt; never ends.
@@ -162,3 +297,26 @@ impl Health {
 /// How long a probe may take before it counts as failed is the store's own call deadline; this is
 /// the pause that a fetch makes after an error that no probe can see (a refused command).
 pub const AFTER_REFUSAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_boot(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_lasting_refusal_is_told_once_a_minute_and_another_one_sooner() {
+        let mut refusals = Refusals::default();
+        let mut refused = |message: &str, seconds| {
+            refusals.unexplained = Some(message.to_owned());
+            refusals.remain(at(seconds)).is_some()
+        };
+        assert!(refused("a", 0));
+        assert!(!refused("a", 59) && !refused("b", 9));
+        assert!(refused("b", 10) && refused("a", 20));
+        assert!(!refused("a", 79) && refused("a", 80));
+        assert_eq!(refusals.remain(at(200)), None, "nothing was refused since");
+    }
+}

@@ -59,6 +59,7 @@ pub struct Beats {
     /// Odd while a beat is under way.
     beating: Watched<u64>,
     progress: Progress,
+    leases_lost: AtomicU64,
 }
 
 impl Beats {
@@ -70,6 +71,7 @@ impl Beats {
             next: AtomicU64::new(0),
             beating: Watched::new(0),
             progress: Progress::new(clock),
+            leases_lost: AtomicU64::new(0),
         })
     }
 
@@ -97,6 +99,11 @@ impl Beats {
         self.progress.silence()
     }
 
+    /// How many runs were cancelled since their lease was lost or ran out unconfirmed.
+    pub fn leases_lost(&self) -> u64 {
+        self.leases_lost.load(Ordering::Relaxed)
+    }
+
     /// Cancels the runs whose local deadline has passed.
     fn expire(&self) {
         let now = self.clock.now();
@@ -108,6 +115,7 @@ impl Beats {
                     "lease ran out unconfirmed; the run is cancelled"
                 );
                 run.lost.cancel();
+                self.leases_lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -122,6 +130,7 @@ impl Beats {
                 "{why}; the run is cancelled"
             );
             run.lost.cancel();
+            self.leases_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

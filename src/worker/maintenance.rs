@@ -1,4 +1,4 @@
-//! Promotes what is due, and reaps consumers that have nothing left.
+//! Promotes what is due, reaps consumers that have nothing left, and prunes what is old.
 //!
 //! A due row's entry goes into the stream first and the row is marked after that: a crash between
 //! the two leaves one entry too many, which the ledger answers as done or running; the other order
@@ -21,6 +21,9 @@ const REAP_EVERY: Duration = Duration::from_secs(60);
 /// A consumer that has nothing pending and was idle this long belongs to a worker that is gone.
 pub const STALE_CONSUMER: Duration = Duration::from_secs(600);
 
+/// Batches that one round of pruning deletes at most; the next round goes on.
+const MOST_BATCHES: u32 = 100;
+
 /// Sweeps until the worker leaves.
 pub struct Maintenance {
     context: Context,
@@ -38,6 +41,8 @@ impl Maintenance {
         let leaving = self.context.stop.leaving.clone();
         let mut reap = tokio::time::interval(REAP_EVERY);
         reap.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut prune = tokio::time::interval(self.context.limits.prune_every);
+        prune.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let sweep = self.context.limits.sweep;
             let pause = backoff::between(sweep / 2, sweep, self.context.dice.fraction());
@@ -45,6 +50,7 @@ impl Maintenance {
                 biased;
                 () = leaving.cancelled() => return,
                 _ = reap.tick() => self.reap().await,
+                _ = prune.tick() => self.prune().await,
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::select! {
@@ -85,13 +91,22 @@ impl Maintenance {
             Err(error) => Err(error),
         };
         match entry {
-            Ok(entry) => {
-                if let Err(error) = self.context.stores.ledger.promoted(&due, entry).await {
-                    self.context.health.postgres.doubt(&error);
-                }
-            }
+            Ok(entry) => match self.context.stores.ledger.promoted(&due, entry).await {
+                Ok(()) => self.context.counts.promoted.inc(),
+                Err(error) => self.context.health.postgres.doubt(&error),
+            },
             // The row stays as it is; its reservation ends by itself.
             Err(error) => self.context.health.redis.doubt(&error),
+        }
+    }
+
+    async fn prune(&self) {
+        for _ in 0..MOST_BATCHES {
+            match self.context.stores.ledger.prune(&self.context.limits.retention).await {
+                Ok(pruned) if pruned.more && !self.context.stop.leaving.is_cancelled() => {}
+                Ok(_) => return,
+                Err(error) => return self.context.health.postgres.doubt(&error),
+            }
         }
     }
 

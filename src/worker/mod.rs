@@ -6,10 +6,13 @@
 //! - [`maintenance`]: promotes due tasks, reaps consumers;
 //! - [`health`]: which store answers, and a probe of the one that does not;
 //! - [`slots`]: who is in flight, and how much more may be;
+//! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
+//! - [`counts`]: what is counted of all that;
 //! - [`stop`]: the phase of the drain as the executor feels it;
 //! - [`progress`]: what the watchdog is tied to;
 //! - [`dice`] and [`watched`]: chance, and values to wait for, that a simulation can replay.
 
+pub mod counts;
 pub mod dice;
 pub mod executor;
 pub mod fetcher;
@@ -21,6 +24,7 @@ mod parting;
 pub mod progress;
 pub mod slots;
 pub mod stop;
+pub mod suspects;
 pub mod watched;
 
 use std::sync::Arc;
@@ -30,7 +34,7 @@ use crate::clock::Clock;
 use crate::domain::QueueName;
 use crate::handler::registry::Registry;
 use crate::lease::LeaseStore;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Retention};
 use crate::protocol::drain::Phase;
 use crate::queue::Queue;
 
@@ -66,6 +70,8 @@ pub struct Context {
     pub health: Arc<health::Health>,
     /// What runs, as the heartbeat sees it.
     pub beats: Arc<heartbeat::Beats>,
+    /// What is counted.
+    pub counts: Arc<counts::Counts>,
     /// Times and limits.
     pub limits: Limits,
     /// Where jitter comes from.
@@ -79,6 +85,12 @@ pub struct Limits {
     pub lease: Duration,
     /// Between two looks for orphans and due tasks, before jitter.
     pub sweep: Duration,
+    /// How long a suspect waits before the worker starts nothing else.
+    pub suspect_wait: Duration,
+    /// How long what has ended is remembered.
+    pub retention: Retention,
+    /// How often what has outlived that is looked for.
+    pub prune_every: Duration,
     /// How long an unknown kind waits for a worker that knows it.
     pub unknown_kind_give_up: Duration,
 }

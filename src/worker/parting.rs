@@ -15,6 +15,9 @@ const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 /// A task of an unknown kind waits between these for a worker that knows it.
 const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// A suspect that found no turn here waits between these before it is looked at again.
+const SUSPECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
 /// A row that moved on under our hands is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -33,6 +36,8 @@ pub(super) enum Exit {
     Postpone(Duration),
     /// Nothing can be said about it: it idles, and is reclaimed.
     Leave,
+    /// Its task has crashed workers and has to run alone.
+    Suspect,
 }
 
 impl Executor {
@@ -44,7 +49,7 @@ impl Executor {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
             Exit::Leave => self.unlock(lock).await,
-            Exit::HandOver => {
+            Exit::HandOver | Exit::Suspect => {
                 self.unlock(lock).await;
                 let queue = &self.context.stores.queue;
                 let answer = queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw).await;
@@ -83,7 +88,7 @@ impl Executor {
     }
 
     /// Deletes the lock; where that fails, its time to live does.
-    async fn unlock(&self, lock: Option<Lock>) {
+    pub(super) async fn unlock(&self, lock: Option<Lock>) {
         if let Some(lock) = lock
             && let Err(error) = self.context.stores.leases.release(&lock).await
         {
@@ -99,21 +104,34 @@ impl Executor {
         refused: Claimed,
     ) -> Exit {
         match refused {
-            Claimed::Done(_) | Claimed::Delayed => Exit::Acknowledge,
+            Claimed::Done(_) | Claimed::Delayed => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
+            }
             Claimed::Running { remaining } => Exit::Postpone(remaining),
-            Claimed::Contended { .. } => self.contended(task).await,
+            Claimed::Contended { .. } => self.contended(delivery, task).await,
             Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
-            Claimed::Conflict => {
-                let message = format!(
-                    "task_id {:?} was used before for another kind, payload or lock_key; \
-                     enqueue under a new id",
-                    task.id.as_str()
+            Claimed::Conflict => self.refuse(delivery, task).await,
+            Claimed::Suspect { crashes } => {
+                tracing::warn!(
+                    TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+                    "its worker went away {crashes} times in a row while it ran: it runs alone now"
                 );
-                let reason = MalformedReason::Refused;
-                self.bury(delivery, &Malformed { reason, message }).await
+                Exit::Suspect
             }
             Claimed::Granted(_) => Exit::HandOver,
         }
+    }
+
+    /// The id belongs to another task.
+    async fn refuse(&self, delivery: &Delivery, task: &Task) -> Exit {
+        let message = format!(
+            "task_id {:?} was used before for another kind, payload or lock_key; enqueue under a \
+             new id",
+            task.id.as_str()
+        );
+        let reason = MalformedReason::Refused;
+        self.bury(delivery, &Malformed { reason, message }).await
     }
 
     /// Stores an entry that can never run among the dead letters.
@@ -121,6 +139,7 @@ impl Executor {
         let ledger = &self.context.stores.ledger;
         match ledger.bury(&delivery.queue, delivery.entry, &delivery.raw, malformed).await {
             Ok(()) => {
+                self.counts.refused(malformed.reason.as_str());
                 tracing::warn!(
                     QUEUE = %delivery.queue,
                     "entry {} dead-lettered as {}: {}",
@@ -141,38 +160,56 @@ impl Executor {
     }
 
     /// No handler here knows the kind; in a rolling deploy another worker may.
-    pub(super) async fn delay_unknown(&self, task: &Arc<Task>) -> Exit {
+    pub(super) async fn delay_unknown(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         tracing::warn!(
             TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
             "no handler for this kind; left for a worker that has [handler.{}]", task.kind
         );
         let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, self.context.dice.fraction());
         let give_up = self.context.limits.unknown_kind_give_up;
-        self.delay(task, delay, DelayReason::UnknownKind { give_up }).await
+        self.delay(delivery, task, delay, DelayReason::UnknownKind { give_up }).await
     }
 
     /// The task's resource is busy: it waits without burning anything.
-    pub(super) async fn contended(&self, task: &Arc<Task>) -> Exit {
+    pub(super) async fn contended(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         let delay = backoff::between(CONTENTION.0, CONTENTION.1, self.context.dice.fraction());
-        self.delay(task, delay, DelayReason::Contended).await
+        self.delay(delivery, task, delay, DelayReason::Contended).await
+    }
+
+    /// A suspect found no turn to run alone here.
+    pub(super) async fn delay_suspect(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
+        let delay = backoff::between(SUSPECT.0, SUSPECT.1, self.context.dice.fraction());
+        self.delay(delivery, task, delay, DelayReason::Suspect).await
     }
 
     /// Puts the task into Postgres until later.
     pub(super) async fn delay(
         &self,
+        delivery: &Delivery,
         task: &Arc<Task>,
         delay: Duration,
         reason: DelayReason,
     ) -> Exit {
         match self.context.stores.ledger.delay(task, delay, reason).await {
-            Ok(Delayed::Committed) => Exit::Acknowledge,
+            Ok(Delayed::Committed) => {
+                self.counts_of(task).delayed.inc();
+                self.counts.delayed(reason);
+                Exit::Acknowledge
+            }
+            Ok(Delayed::Done) => {
+                self.counts_of(task).duplicate.inc();
+                Exit::Acknowledge
+            }
             Ok(Delayed::GaveUp) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("unknown_kind");
                 tracing::warn!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: no worker knew its kind in time"
                 );
                 Exit::Acknowledge
             }
+            Ok(Delayed::Conflict) => self.refuse(delivery, task).await,
             Ok(Delayed::Stale) => Exit::Postpone(LOOK_AGAIN),
             Err(error) => self.ledger_failed(&error),
         }
@@ -182,6 +219,8 @@ impl Executor {
     async fn condemn(&self, task: &Arc<Task>, crashes: u32) -> Exit {
         match self.context.stores.ledger.condemn(task).await {
             Ok(Recorded::Committed) => {
+                self.counts_of(task).dead.inc();
+                self.counts.dead_letter("crashed");
                 tracing::error!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "dead: its worker went away {crashes} times in a row while it ran"

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::suspects::Lane;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::Clock;
@@ -24,6 +25,8 @@ pub struct Shared {
     bytes: AtomicUsize,
     idle: Notify,
     tasks: Mutex<HashSet<TaskId>>,
+    /// Where suspects wait until they can run alone.
+    pub suspects: Lane,
 }
 
 impl Shared {
@@ -36,6 +39,7 @@ impl Shared {
             bytes: AtomicUsize::new(0),
             idle: Notify::new(),
             tasks: Mutex::default(),
+            suspects: Lane::default(),
         })
     }
 
@@ -133,8 +137,12 @@ impl Slots {
         self.freed.notify_one();
     }
 
-    /// How much to fetch now; `None` if there is no room, or too little to be worth a round trip.
+    /// How much to fetch now; `None` if there is no room, too little to be worth a round trip, or a
+    /// suspect that wants the worker to itself.
     pub fn demand(&self) -> Option<Demand> {
+        if self.shared.suspects.wants_quiet(self.clock.now()) {
+            return None;
+        }
         let room = self.shared.max_in_flight.saturating_sub(self.shared.in_flight());
         let bytes =
             self.shared.payload_budget.saturating_sub(self.shared.bytes.load(Ordering::Relaxed));
@@ -150,6 +158,11 @@ impl Slots {
     /// How many handlers of this queue run.
     pub fn running(&self) -> usize {
         self.state().dispatch.running()
+    }
+
+    /// How many tasks of this queue are in flight.
+    pub fn in_flight(&self) -> usize {
+        self.state().entries.len()
     }
 
     /// Takes a place for the delivery; `None` if the same entry is in flight here already.
@@ -216,9 +229,11 @@ impl Drop for Place {
         drop(state);
         let shared = &self.slots.shared;
         shared.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        if shared.in_flight.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let left = shared.in_flight.fetch_sub(1, Ordering::Relaxed) - 1;
+        if left == 0 {
             shared.idle.notify_waiters();
         }
+        shared.suspects.stir(left);
         self.slots.freed.notify_one();
     }
 }

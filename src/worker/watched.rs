@@ -45,6 +45,13 @@ impl<T: Clone> Watched<T> {
         }
     }
 
+    /// Sets the value, wakes everybody, and gives what it was.
+    pub fn replace(&self, value: T) -> T {
+        let before = std::mem::replace(&mut *self.lock(), value);
+        self.changed.notify_waiters();
+        before
+    }
+
     /// Waits until the value is as wanted, and gives it.
     pub async fn wait_for(&self, wanted: impl Fn(&T) -> bool) -> T {
         loop {

@@ -1,16 +1,21 @@
-//! What several integration tests share: a proxy that plays a bad network, and waiting for events.
+//! What several integration tests share: a proxy that plays a bad network, a scene of servers and
+//! workers, the side of systemd, clients of other languages, and waiting for events.
 //!
 //! Servers come from `queue_worker::private_servers`. Nothing here sleeps to wait for something.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses another part")]
 
+mod clients;
 mod proxy;
 mod scene;
+mod systemd;
 
 use std::time::Duration;
 
+pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
-pub use scene::{GROUP, QUEUE, STREAM, Scene, TaskRow, Worker};
+pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow, Worker};
+pub use systemd::{Heard, Systemd};
 
 /// How long an event may take before a test gives up; generous, for a busy machine.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);

@@ -1,13 +1,16 @@
 //! Real servers, real worker processes, and what tests ask about them.
 //!
 //! The default handlers: `sleep` (a program that writes `ID start FENCE` to the journal, sleeps for
-//! the seconds in its payload, writes `ID end FENCE`), `exit` (ends with the code in its payload)
-//! and `effect` (inserts its id and fence into the table `effects`).
+//! the seconds in its payload, writes `ID end FENCE` and answers `fence FENCE`), `gate` (the same,
+//! but it waits until the test opens the gate), `exit` (ends with the code in its payload) and
+//! `effect` (inserts its id and fence into the table `effects`).
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use queue_worker::domain::WorkerId;
+use queue_worker::ledger::{PostgresLedger, PostgresOptions as LedgerOptions};
 use queue_worker::private_servers::{
     AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
 };
@@ -44,6 +47,20 @@ pub struct TaskRow {
     pub crashes: i32,
     pub error: Option<String>,
     pub result: Option<Vec<u8>>,
+}
+
+/// A dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    pub id: uuid::Uuid,
+    pub task_id: Option<String>,
+    pub reason: String,
+    pub message: String,
+    pub status: Option<String>,
+    pub tail: Option<Vec<u8>>,
+    pub payload: Option<Vec<u8>>,
+    pub fields: Option<Vec<Vec<u8>>>,
+    pub attempts: i32,
 }
 
 impl Scene {
@@ -89,6 +106,8 @@ impl Scene {
     pub fn write_config_for(&self, redis: &str, postgres: &str, more: &str) {
         let journal = self.path().join("journal");
         let journal = journal.display();
+        let gate = self.path().join("gate");
+        let gate = gate.display();
         let text = format!(
             r#"
 [redis]
@@ -107,6 +126,15 @@ command = ["/bin/sh", "-c", '''
 read -r seconds
 echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
 sleep "$seconds"
+echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
+echo "fence $QUEUE_WORKER_FENCE"
+''']
+
+[handler.gate]
+type = "exec"
+command = ["/bin/sh", "-c", '''
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
+until [ -e {gate} ]; do sleep 0.05; done
 echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
 ''']
 
@@ -133,6 +161,11 @@ format = "text"
         std::fs::write(self.config_path(), text).expect("write the configuration");
     }
 
+    /// Lets the handlers `gate` end.
+    pub fn open_gate(&self) {
+        std::fs::write(self.path().join("gate"), "").expect("open the gate");
+    }
+
     /// The program with the scene's configuration.
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_queue-worker"));
@@ -147,8 +180,13 @@ format = "text"
 
     /// Starts a worker and waits until it pulls.
     pub async fn worker(&self, name: &str) -> Worker {
-        let worker = self.spawn_worker(name, &[]);
-        worker.until_logged("pulling").await;
+        self.worker_with(name, &[]).await
+    }
+
+    /// The same with more environment: `QUEUE_WORKER_DRAIN__TIMEOUT` and the like.
+    pub async fn worker_with(&self, name: &str, environment: &[(&str, &str)]) -> Worker {
+        let worker = self.spawn_worker(name, environment);
+        worker.until_logged("both stores answer").await;
         worker
     }
 
@@ -162,6 +200,7 @@ format = "text"
             .append(true)
             .open(&log_path)
             .expect("create the log");
+        let log_start = log.metadata().expect("the log is a file").len();
         let child = self
             .command(["run"])
             .env("QUEUE_WORKER_WORKER__STATE_DIR", &state)
@@ -170,12 +209,19 @@ format = "text"
             .stderr(log)
             .spawn()
             .expect("start a worker");
-        Worker { child, log_path, name: name.to_owned() }
+        Worker { child, log_path, log_start, name: name.to_owned() }
     }
 
     pub async fn redis_connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.redis.url()).expect("a redis url");
-        client.get_multiplexed_async_connection().await.expect("connect to redis")
+        // However busy the machine is.
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        client
+            .get_multiplexed_async_connection_with_config(&patient)
+            .await
+            .expect("connect to redis")
     }
 
     /// XADD of raw fields, as any producer does it.
@@ -197,6 +243,50 @@ format = "text"
             ("payload", payload.as_bytes()),
         ])
         .await
+    }
+
+    /// A task with options: `lock_key`, `max_attempts` and the like.
+    pub async fn task_with(
+        &self,
+        id: &str,
+        kind: &str,
+        payload: &[u8],
+        options: &[(&str, &str)],
+    ) -> String {
+        let mut fields: Vec<(&str, &[u8])> =
+            vec![("task_id", id.as_bytes()), ("kind", kind.as_bytes()), ("payload", payload)];
+        fields.extend(options.iter().map(|(name, value)| (*name, value.as_bytes())));
+        self.xadd(&fields).await
+    }
+
+    /// The dead letters, oldest first.
+    pub async fn letters(&self) -> Vec<Letter> {
+        let rows = sqlx::query(
+            "SELECT id, task_id, reason, message, status, tail, payload, fields, attempts \
+             FROM queue_worker.dead_letters ORDER BY created_at",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .expect("read the dead letters");
+        rows.iter()
+            .map(|row| Letter {
+                id: row.get(0),
+                task_id: row.get(1),
+                reason: row.get(2),
+                message: row.get(3),
+                status: row.get(4),
+                tail: row.get(5),
+                payload: row.get(6),
+                fields: row.get(7),
+                attempts: row.get(8),
+            })
+            .collect()
+    }
+
+    /// The ledger that the worker uses, for what has no command of its own.
+    pub fn ledger(&self) -> PostgresLedger {
+        let connect = self.database.parse().expect("a postgres url");
+        PostgresLedger::new(LedgerOptions::new(connect, WorkerId::random()))
     }
 
     /// The row of a task, if there is one.
@@ -297,6 +387,7 @@ format = "text"
 pub struct Worker {
     pub child: Child,
     log_path: PathBuf,
+    log_start: u64,
     name: String,
 }
 
@@ -332,8 +423,33 @@ impl Worker {
         self.child.kill().await.expect("kill the worker");
     }
 
+    /// What this process has logged; not what a predecessor of the same name did.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log_path).unwrap_or_default()
+        let all = std::fs::read(&self.log_path).unwrap_or_default();
+        let own = usize::try_from(self.log_start).expect("a short log");
+        String::from_utf8_lossy(all.get(own..).unwrap_or_default()).into_owned()
+    }
+
+    /// How many lines with `text` it has logged.
+    pub fn logged(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// Waits until it has logged `times` lines with `text`.
+    pub async fn until_logged_times(&self, text: &str, times: usize) {
+        wait_for(&format!("{} to log {text:?} {times} times", self.name), async || {
+            self.logged(text) >= times
+        })
+        .await;
+    }
+
+    /// A field of /proc/PID/status in kibibytes, such as `VmHWM`, the most memory it ever had.
+    pub fn memory_kib(&self, field: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.pid().as_raw_nonzero());
+        let text = std::fs::read_to_string(path).expect("the worker runs");
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("a known field");
+        let number = line.trim_start_matches(':').trim().trim_end_matches(" kB");
+        number.parse().expect("a number of kibibytes")
     }
 
     pub async fn until_logged(&self, text: &str) {
@@ -346,6 +462,15 @@ impl Worker {
                 self.log()
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// A failed test shows what its workers said.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of {}:\n{}", self.name, self.log());
         }
     }
 }

@@ -128,7 +128,7 @@ async fn only_a_task_that_nobody_runs_can_be_delayed() {
     let held = granted(ledger.claim(&task).await).held;
     assert_eq!(delay(&ledger, &task).await, Delayed::Stale);
     assert_eq!(ledger.record(&task, &held, Verdict::Released).await.unwrap(), Recorded::Committed);
-    assert_eq!(delay(&ledger, &task_with("a", b"other", None)).await, Delayed::Stale);
+    assert_eq!(delay(&ledger, &task_with("a", b"other", None)).await, Delayed::Conflict);
     assert_eq!(delay(&ledger, &task).await, Delayed::Committed);
     assert_eq!(delay(&ledger, &task).await, Delayed::Committed);
     assert_eq!(row(&server, "a").await, ("delayed".into(), 2, 0, 0, true, true));
@@ -170,7 +170,7 @@ async fn an_unknown_kind_is_given_up_in_the_end() {
     let delayed = ledger.delay(&task, Duration::ZERO, patient).await.unwrap();
     assert_eq!(delayed, Delayed::GaveUp);
     assert_eq!(ledger.claim(&task).await.unwrap(), Claimed::Done(Status::Dead));
-    assert_eq!(ledger.delay(&task, Duration::ZERO, patient).await.unwrap(), Delayed::Stale);
+    assert_eq!(ledger.delay(&task, Duration::ZERO, patient).await.unwrap(), Delayed::Done);
     let all = LetterFilter { queue: None, reason: None, requeued: false, limit: 9 };
     let letters = ledger.letters(&all).await.unwrap();
     assert_eq!(letters.len(), 1);

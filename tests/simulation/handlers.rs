@@ -102,6 +102,10 @@ struct SimHandler {
 
 #[async_trait]
 impl ExternalHandler for SimHandler {
+    fn is_light(&self) -> bool {
+        self.link.worker.0.as_u128() % 2 == 0
+    }
+
     async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure> {
         let (link, task) = (&self.link, &*run.task);
         let world = &link.world;

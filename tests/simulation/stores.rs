@@ -16,7 +16,7 @@ use queue_worker::lease::{Acquired, LeaseError, LeaseStore, Lock, Renewal};
 use queue_worker::ledger::memory::{MemoryLedger, MemoryOptions};
 use queue_worker::ledger::{
     Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError, Performed,
-    Recorded, Status,
+    Pruned, Recorded, Retention, Status,
 };
 use queue_worker::queue::memory::MemoryQueue;
 use queue_worker::queue::{Demand, Queue, QueueError, codec};
@@ -358,7 +358,11 @@ impl SimLedger {
         }
     }
 
-    async fn apply_claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+    async fn apply_claim(
+        &self,
+        task: &Arc<Task>,
+        in_company: bool,
+    ) -> Result<Claimed, LedgerError> {
         let world = &self.link.world;
         let (tables, id) = (&world.tables, &task.id);
         let now_ms = tables.now_ms();
@@ -370,7 +374,11 @@ impl SimLedger {
             tables.edit(id, |row| row.status = Status::Released);
         }
         let crashes = tables.row(id).map_or(0, |row| row.crashes);
-        let mut answer = self.inner.claim(task).await?;
+        let mut answer = if in_company {
+            self.inner.claim_in_company(task).await?
+        } else {
+            self.inner.claim(task).await?
+        };
         if let Claimed::Granted(grant) = &mut answer {
             if world.is(Mutation::NoCrashOnTakeover) {
                 tables.edit(id, |row| row.crashes = crashes);
@@ -383,6 +391,23 @@ impl SimLedger {
         world.note(self.link.worker, format_args!("claims {id}: {answer:?}"));
         world.judge();
         Ok(answer)
+    }
+
+    async fn claim_as(&self, task: &Arc<Task>, in_company: bool) -> Result<Claimed, LedgerError> {
+        let world = &self.link.world;
+        let sent = world.now();
+        match self.link.call(Side::Postgres, self.apply_claim(task, in_company)).await {
+            Ok(answer) => {
+                if let Ok(Claimed::Granted(grant)) = &answer {
+                    world.check(|checker| checker.granted(self.link.worker, grant, sent));
+                }
+                answer
+            }
+            Err(fault) => {
+                self.inner.doubt(task);
+                Err(ledger_error(fault))
+            }
+        }
     }
 
     async fn apply_record(
@@ -415,21 +440,12 @@ impl Ledger for SimLedger {
         self.link.call(Side::Postgres, async {}).await.map_err(ledger_error)
     }
 
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        self.claim_as(task, true).await
+    }
+
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
-        let world = &self.link.world;
-        let sent = world.now();
-        match self.link.call(Side::Postgres, self.apply_claim(task)).await {
-            Ok(answer) => {
-                if let Ok(Claimed::Granted(grant)) = &answer {
-                    world.check(|checker| checker.granted(self.link.worker, grant, sent));
-                }
-                answer
-            }
-            Err(fault) => {
-                self.inner.doubt(task);
-                Err(ledger_error(fault))
-            }
-        }
+        self.claim_as(task, false).await
     }
 
     async fn record(
@@ -581,6 +597,11 @@ impl Ledger for SimLedger {
             Ok(due)
         };
         self.link.call(Side::Postgres, look).await.map_err(ledger_error)?
+    }
+
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {
+        let prune = self.inner.prune(retention);
+        self.link.call(Side::Postgres, prune).await.map_err(ledger_error)?
     }
 
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use queue_worker::ledger::Retention;
 use queue_worker::protocol::drain::{Budget, Event, Phase};
+use queue_worker::worker::counts::Counts;
 use queue_worker::worker::dice::Dice;
 use queue_worker::worker::fetcher::Fetcher;
 use queue_worker::worker::health::Health;
@@ -23,6 +25,10 @@ use super::link::Link;
 use super::stores::stores;
 use super::world::{HEARTBEAT, LEASE, MAX_PAYLOAD, SWEEP, UNKNOWN_GIVE_UP};
 
+/// How long a suspect waits before its worker starts nothing else.
+const SUSPECT_WAIT: Duration = Duration::from_secs(4);
+/// Longer than any simulation.
+const AGE: Duration = Duration::from_secs(1_000_000);
 /// What the parts have to end once the way out is over.
 const LAST_MOMENTS: Duration = Duration::from_millis(500);
 
@@ -72,7 +78,15 @@ async fn drain(setup: Setup) -> Ending {
         progress: Progress::new(clock),
         health: Health::new(clock, &dice),
         beats: Beats::new(clock),
-        limits: Limits { lease: LEASE, sweep: SWEEP, unknown_kind_give_up: UNKNOWN_GIVE_UP },
+        counts: Counts::new(),
+        limits: Limits {
+            lease: LEASE,
+            sweep: SWEEP,
+            suspect_wait: SUSPECT_WAIT,
+            unknown_kind_give_up: UNKNOWN_GIVE_UP,
+            retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 100 },
+            prune_every: AGE,
+        },
         dice,
     };
     let served = Served { name: world.queue.clone(), concurrency, max_payload: MAX_PAYLOAD };

@@ -25,6 +25,10 @@ impl ExternalHandler for Noop {
     async fn run(&self, _: Run) -> Result<Option<Bytes>, Failure> {
         Ok(None)
     }
+
+    fn is_light(&self) -> bool {
+        true
+    }
 }
 
 /// Waits until it is cancelled.
@@ -35,6 +39,10 @@ impl ExternalHandler for Hold {
     async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure> {
         run.cancel.cancelled().await;
         Err(Failure::retry("cancelled"))
+    }
+
+    fn is_light(&self) -> bool {
+        true
     }
 }
 

@@ -94,6 +94,8 @@ impl Execution {
             }
         }
         while ended.is_some() && self.leader.has_group() && Instant::now() < deadline {
+            // Members whose parent has ended are ours to wait for, and count until that is done.
+            reaper::table().look();
             tokio::select! {
                 biased;
                 () = sleep(GROUP_PAUSE) => {}

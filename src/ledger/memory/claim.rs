@@ -8,6 +8,18 @@ use super::{MemoryLedger, left};
 use crate::domain::{Fence, Held, LockKey, Task};
 use crate::ledger::{Claimed, Grant, Status};
 
+/// From how many crashes in a row on a task is a suspect.
+const SUSPECT_CRASHES: u32 = 2;
+
+/// Who else is in flight beside a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Any others: a suspect is refused.
+    Others,
+    /// Nobody.
+    Nobody,
+}
+
 /// A claim that would be granted, and what it writes.
 pub(super) struct Plan {
     pub(super) grant: Grant,
@@ -17,9 +29,9 @@ pub(super) struct Plan {
 
 impl MemoryLedger {
     /// See [`crate::ledger::Ledger::claim`].
-    pub(super) fn claim_row(&self, task: &Task) -> Claimed {
+    pub(super) fn claim_row(&self, task: &Task, company: Company) -> Claimed {
         let mut state = self.tables.lock();
-        match self.plan(&state, task) {
+        match self.plan(&state, task, company) {
             Ok(Plan { grant, row, resource }) => {
                 state.resources.extend(resource);
                 state.write(&task.id, row, self.options.worker, Action::Claim, None);
@@ -40,7 +52,12 @@ impl MemoryLedger {
     }
 
     /// What a claim would write, or why it is refused.
-    pub(super) fn plan(&self, state: &State, task: &Task) -> Result<Plan, Claimed> {
+    pub(super) fn plan(
+        &self,
+        state: &State,
+        task: &Task,
+        company: Company,
+    ) -> Result<Plan, Claimed> {
         let by = self.claimant(state, task);
         let busy = |key: &LockKey| state.locked_keys.contains(key);
         if state.locked.contains(&task.id) || task.lock_key.as_ref().is_some_and(busy) {
@@ -61,7 +78,7 @@ impl MemoryLedger {
                 Some((key.clone(), Resource { fence, holder, lease_until }))
             }
         };
-        if found.is_some_and(|row| !self.grants(row, task, &by)) {
+        if found.is_some_and(|row| !self.grants(row, task, &by, company)) {
             let known = resource.as_ref().and_then(|(key, _)| state.resources.get(key));
             let remaining = left(known.and_then(|known| known.lease_until), by.now_ms);
             return Err(self.refusal(found, task, &by, remaining));
@@ -76,14 +93,16 @@ impl MemoryLedger {
         Ok(Plan { grant, row, resource })
     }
 
-    fn grants(&self, row: &Row, task: &Task, by: &Claimant) -> bool {
+    fn grants(&self, row: &Row, task: &Task, by: &Claimant, company: Company) -> bool {
+        let crashes = row.crashes + row.crash(by);
         row.hash == task.hash
             && row.is_claimable(by)
-            && row.crashes + row.crash(by) <= self.options.max_crashes
+            && crashes <= self.options.max_crashes
+            && (company == Company::Nobody || crashes < SUSPECT_CRASHES)
     }
 
     /// What stands in the way: the row first, else the resource.
-    fn refusal(
+    pub(super) fn refusal(
         &self,
         row: Option<&Row>,
         task: &Task,
@@ -106,6 +125,9 @@ impl MemoryLedger {
                 Claimed::Running { remaining: left(row.lease_until, by.now_ms) }
             }
             Status::Running if crashes > self.options.max_crashes => Claimed::Poisoned { crashes },
+            Status::Released | Status::Delayed | Status::Running if crashes >= SUSPECT_CRASHES => {
+                Claimed::Suspect { crashes }
+            }
             Status::Released | Status::Delayed | Status::Running => otherwise,
         }
     }
@@ -113,7 +135,7 @@ impl MemoryLedger {
 
 /// The row as a claim writes it.
 fn claimed(found: Option<&Row>, task: &Task, by: &Claimant) -> Row {
-    let old = found.cloned().unwrap_or_else(|| Row::of(task));
+    let old = found.cloned().unwrap_or_else(|| Row::of(task, by.now_ms));
     Row {
         status: Status::Running,
         fence: Fence(old.fence.0 + 1),
@@ -121,6 +143,7 @@ fn claimed(found: Option<&Row>, task: &Task, by: &Claimant) -> Row {
         crashes: old.crashes + found.map_or(0, |row| row.crash(by)),
         lease_until: Some(by.now_ms + by.lease_ms),
         run_at: None,
+        processed_at: None,
         waits_since: None,
         payload: None,
         entry: None,

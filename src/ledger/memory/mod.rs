@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use claim::Company;
 pub use row::{Resource, Row};
 pub use tables::{Action, Change, Letter, MemoryTables};
 pub use transaction::MemoryTransaction;
 
 use super::{
     Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError, Performed,
-    Recorded, Verdict,
+    Pruned, Recorded, Retention, Verdict,
 };
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, TaskId, WorkerId};
 
@@ -85,6 +86,12 @@ impl MemoryLedger {
         self.doubts().contains(id)
     }
 
+    fn claim_beside(&self, task: &Task, company: Company) -> Claimed {
+        let answer = self.claim_row(task, company);
+        self.doubts().remove(&task.id);
+        answer
+    }
+
     fn lease_ms(&self) -> i64 {
         millis(self.options.lease)
     }
@@ -116,10 +123,12 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
 
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        Ok(self.claim_beside(task, Company::Others))
+    }
+
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
-        let answer = self.claim_row(task);
-        self.doubts().remove(&task.id);
-        Ok(answer)
+        Ok(self.claim_beside(task, Company::Nobody))
     }
 
     async fn record(
@@ -176,5 +185,9 @@ impl Ledger for MemoryLedger {
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
         self.promote_row(due, entry);
         Ok(())
+    }
+
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {
+        Ok(self.prune_rows(retention))
     }
 }

@@ -39,7 +39,8 @@ impl MemoryLedger {
         let mut row = Row { status: target(verdict), lease_until: None, ..row };
         match verdict {
             Verdict::Succeeded { result } => {
-                return Row { result: result.clone(), error: None, ..row };
+                let (result, processed_at) = (result.clone(), Some(now_ms));
+                return Row { result, processed_at, error: None, ..row };
             }
             Verdict::Retry { failure, delay } => {
                 row.keep(task);
@@ -50,6 +51,7 @@ impl MemoryLedger {
                 row.note_options(task);
                 row.payload = None;
                 row.run_at = None;
+                row.processed_at = Some(now_ms);
                 row.error = Some(failure.message.clone());
             }
             Verdict::Released => {

@@ -48,13 +48,17 @@ pub struct Row {
     pub payload: Option<Bytes>,
     /// What the handler gave back.
     pub result: Option<Bytes>,
+    /// When it was first seen.
+    pub created_at: i64,
+    /// When it came to its end.
+    pub processed_at: Option<i64>,
     /// What went wrong last.
     pub error: Option<String>,
 }
 
 impl Row {
     /// A row that was never claimed.
-    pub(super) fn of(task: &Task) -> Self {
+    pub(super) fn of(task: &Task, now_ms: i64) -> Self {
         Self {
             queue: task.queue.clone(),
             kind: task.kind.clone(),
@@ -74,6 +78,8 @@ impl Row {
             entry: None,
             payload: None,
             result: None,
+            created_at: now_ms,
+            processed_at: None,
             error: None,
         }
     }

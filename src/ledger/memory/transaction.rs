@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::MemoryLedger;
-use super::claim::Plan;
+use super::claim::{Company, Plan};
 use super::outcome::{free, running};
 use super::row::{Resource, Row};
 use super::tables::{Action, MemoryTables};
@@ -68,7 +68,7 @@ impl MemoryLedger {
         }
         let (plan, locked) = {
             let mut state = self.tables.lock();
-            let plan = match self.plan(&state, task) {
+            let plan = match self.plan(&state, task, Company::Others) {
                 Ok(plan) => plan,
                 Err(refused) => return Performed::NotClaimed(refused),
             };
@@ -95,7 +95,8 @@ impl MemoryLedger {
         state.resources.extend(resource.map(|(key, taken)| {
             (key, Resource { fence: taken.fence, holder: None, lease_until: None })
         }));
-        let row = Row { status: Status::Succeeded, lease_until: None, ..row };
+        let processed_at = Some(self.tables.now_of(&state));
+        let row = Row { status: Status::Succeeded, lease_until: None, processed_at, ..row };
         state.write(&task.id, row, self.options.worker, Action::Perform, None);
     }
 
@@ -112,7 +113,8 @@ impl MemoryLedger {
             };
         };
         state.effects.extend(transaction.writes);
-        let row = Row { status: Status::Succeeded, lease_until: None, error: None, ..row };
+        let (lease_until, processed_at) = (None, Some(self.tables.now_of(&state)));
+        let row = Row { status: Status::Succeeded, lease_until, processed_at, error: None, ..row };
         let under: Option<Fence> = Some(held.fence);
         state.write(&held.task_id, row, self.options.worker, Action::Perform, under);
         Performed::Committed

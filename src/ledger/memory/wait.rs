@@ -7,7 +7,9 @@ use super::row::Row;
 use super::tables::{Action, Letter};
 use super::{MemoryLedger, locked, millis};
 use crate::domain::{EntryId, Fence, Task, TaskId};
-use crate::ledger::{DelayReason, Delayed, Due, LedgerError, Recorded, Status};
+use crate::ledger::{
+    Claimed, DelayReason, Delayed, Due, LedgerError, Pruned, Recorded, Retention, Status,
+};
 
 /// For how long a sweep has its rows to itself, in milliseconds.
 const RESERVATION_MS: i64 = 5_000;
@@ -30,10 +32,19 @@ impl MemoryLedger {
             let waits = row.status == Status::Delayed || row.is_claimable(&by);
             let crashes = row.crashes + row.crash(&by);
             if row.hash != task.hash || !waits || crashes > self.options.max_crashes {
-                return Ok(Delayed::Stale);
+                return Ok(match self.refusal(found, task, &by, Duration::ZERO) {
+                    Claimed::Done(_) => Delayed::Done,
+                    Claimed::Conflict => Delayed::Conflict,
+                    Claimed::Granted(_)
+                    | Claimed::Delayed
+                    | Claimed::Running { .. }
+                    | Claimed::Contended { .. }
+                    | Claimed::Suspect { .. }
+                    | Claimed::Poisoned { .. } => Delayed::Stale,
+                });
             }
         }
-        let old = found.cloned().unwrap_or_else(|| Row::of(task));
+        let old = found.cloned().unwrap_or_else(|| Row::of(task, by.now_ms));
         let give_up = match reason {
             DelayReason::UnknownKind { give_up } => Some(millis(give_up)),
             DelayReason::NotBefore | DelayReason::Contended | DelayReason::Suspect => None,
@@ -55,7 +66,8 @@ impl MemoryLedger {
         let waited = waits_since.map_or(0, |since| by.now_ms - since);
         let dead = give_up.is_some_and(|give_up| waited >= give_up);
         if dead {
-            row = Row { status: Status::Dead, run_at: None, payload: None, ..row };
+            let processed_at = Some(by.now_ms);
+            row = Row { status: Status::Dead, run_at: None, payload: None, processed_at, ..row };
             state.letters.push(Letter::Task(task.id.clone(), "unknown_kind"));
         }
         state.write(&task.id, row, self.options.worker, Action::Delay, None);
@@ -82,6 +94,7 @@ impl MemoryLedger {
             status: Status::Dead,
             lease_until: None,
             payload: None,
+            processed_at: Some(by.now_ms),
             error: Some("crashed".to_owned()),
             crashes,
             ..row.clone()
@@ -127,6 +140,31 @@ impl MemoryLedger {
                 })
             })
             .collect()
+    }
+
+    /// See [`crate::ledger::Ledger::prune`]. Letters have no age here and stay.
+    pub(super) fn prune_rows(&self, retention: &Retention) -> Pruned {
+        let mut state = self.tables.lock();
+        let now_ms = self.tables.now_of(&state);
+        let old: Vec<TaskId> = state
+            .rows
+            .iter()
+            .filter(|(_, row)| {
+                let age = match row.status {
+                    Status::Succeeded => retention.succeeded,
+                    Status::Failed | Status::Dead => retention.failed,
+                    Status::Running | Status::Released | Status::Delayed => return false,
+                };
+                row.processed_at.is_some_and(|at| at < now_ms - millis(age))
+            })
+            .map(|(id, _)| id.clone())
+            .take(usize::try_from(retention.batch).unwrap_or(usize::MAX))
+            .collect();
+        for id in &old {
+            state.rows.remove(id);
+        }
+        let tasks = u64::try_from(old.len()).unwrap_or(u64::MAX);
+        Pruned { tasks, letters: 0, more: tasks >= u64::from(retention.batch) }
     }
 
     /// See [`crate::ledger::Ledger::promoted`].

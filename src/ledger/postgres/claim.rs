@@ -16,36 +16,64 @@ use crate::coalesce::{Pending, Reply};
 use crate::domain::{Fence, Held, LockKey, Task, TaskId};
 use crate::ledger::{Claimed, Grant, LedgerError, Status};
 
+/// From how many crashes in a row on a task is a suspect.
+pub(super) const SUSPECT_CRASHES: i32 = 2;
+
 /// What a claim answers.
 pub(super) type Answer = Result<Claimed, LedgerError>;
 
+/// A wish to run a task.
+pub(super) struct Wish {
+    /// The task.
+    pub(super) task: Arc<Task>,
+    /// Whether it would run beside others: then a suspect is refused.
+    pub(super) in_company: bool,
+}
+
 type Waiting = (Arc<Task>, Reply<Answer>);
 
+/// How a group of claims is made.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    /// The tasks have lock keys.
+    keyed: bool,
+    /// From how many crashes in a row on a task is refused as a suspect.
+    suspects: i32,
+}
+
 /// Serves a group of claims.
-pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Arc<Task>, Answer>>) {
-    let mut waiting: Vec<Waiting> = group.into_iter().map(Pending::split).collect();
-    waiting.sort_by(|(a, _), (b, _)| a.id.cmp(&b.id));
+pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Wish, Answer>>) {
+    let mut waiting: Vec<(Wish, Reply<Answer>)> = group.into_iter().map(Pending::split).collect();
+    waiting.sort_by(|(a, _), (b, _)| a.task.id.cmp(&b.task.id));
     let mut plain = Vec::with_capacity(waiting.len());
-    let mut keyed = Vec::new();
+    let (mut keyed, mut alone) = (Vec::new(), Vec::new());
     let mut last: Option<TaskId> = None;
-    for (task, reply) in waiting {
+    for (Wish { task, in_company }, reply) in waiting {
         if last.as_ref() == Some(&task.id) {
             reply.answer(Ok(Claimed::Running { remaining: inner.lease }));
             continue;
         }
         last = Some(task.id.clone());
-        if task.lock_key.is_some() { keyed.push((task, reply)) } else { plain.push((task, reply)) }
+        match (in_company, task.lock_key.is_some()) {
+            (false, _) => alone.push((task, reply)),
+            (true, true) => keyed.push((task, reply)),
+            (true, false) => plain.push((task, reply)),
+        }
     }
-    claim_and_answer(&inner, plain, false).await;
-    claim_and_answer(&inner, keyed, true).await;
+    claim_and_answer(&inner, plain, Manner { keyed: false, suspects: SUSPECT_CRASHES }).await;
+    claim_and_answer(&inner, keyed, Manner { keyed: true, suspects: SUSPECT_CRASHES }).await;
+    for (task, reply) in alone {
+        let manner = Manner { keyed: task.lock_key.is_some(), suspects: i32::MAX };
+        claim_and_answer(&inner, vec![(task, reply)], manner).await;
+    }
 }
 
-async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, keyed: bool) {
+async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, manner: Manner) {
     if waiting.is_empty() {
         return;
     }
     let (tasks, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
-    match claim_group(inner, &tasks, keyed).await {
+    match claim_group(inner, &tasks, manner).await {
         Ok(answers) => {
             note_takeovers(inner, &answers).await;
             replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
@@ -53,15 +81,15 @@ async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, keyed: bool) {
         // One row in somebody's hands must not hold up the others.
         Err(LedgerError::Conflict { .. }) => {
             for (task, reply) in tasks.into_iter().zip(replies) {
-                reply.answer(claim_singly(inner, &task, keyed).await);
+                reply.answer(claim_singly(inner, &task, manner).await);
             }
         }
         Err(error) => replies.into_iter().for_each(|reply| reply.answer(Err(error.clone()))),
     }
 }
 
-async fn claim_singly(inner: &Inner, task: &Arc<Task>, keyed: bool) -> Answer {
-    match claim_group(inner, std::slice::from_ref(task), keyed).await {
+async fn claim_singly(inner: &Inner, task: &Arc<Task>, manner: Manner) -> Answer {
+    match claim_group(inner, std::slice::from_ref(task), manner).await {
         Ok(mut answers) => {
             note_takeovers(inner, &answers).await;
             answers.pop().map_or(Ok(Claimed::Running { remaining: Duration::ZERO }), Ok)
@@ -75,14 +103,15 @@ async fn claim_singly(inner: &Inner, task: &Arc<Task>, keyed: bool) -> Answer {
 async fn claim_group(
     inner: &Inner,
     tasks: &[Arc<Task>],
-    keyed: bool,
+    manner: Manner,
 ) -> Result<Vec<Claimed>, LedgerError> {
+    let Manner { keyed, suspects } = manner;
     let mut session = inner.ledger.open().await?;
     let connection = session.connection();
     let answer = if keyed {
-        within(inner.call_timeout, resource::claim_keyed(inner, connection, tasks)).await
+        within(inner.call_timeout, resource::claim_keyed(inner, connection, tasks, suspects)).await
     } else {
-        within(inner.call_timeout, claim_plain(inner, connection, tasks)).await
+        within(inner.call_timeout, claim_plain(inner, connection, tasks, suspects)).await
     };
     let answer = session.finish("claim", answer).await;
     match &answer {
@@ -97,8 +126,9 @@ async fn claim_plain(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[Arc<Task>],
+    suspects: i32,
 ) -> Result<Vec<Claimed>, Trouble> {
-    let grants = claim_rows(inner, connection, tasks, false).await?;
+    let grants = claim_rows(inner, connection, tasks, false, suspects).await?;
     if grants.iter().all(Option::is_some) {
         return Ok(grants.into_iter().flatten().map(Claimed::Granted).collect());
     }
@@ -117,12 +147,14 @@ async fn claim_plain(
 /// The row could be claimed when it was looked at, a moment after it could not: try again later.
 pub(super) const MOVED_ON: Claimed = Claimed::Running { remaining: Duration::ZERO };
 
-/// Runs the claim statement for tasks sorted by id. `done` claims and succeeds in one.
+/// Runs the claim statement for tasks sorted by id. `done` claims and succeeds in one; from
+/// `suspects` crashes in a row on a task is refused.
 pub(super) async fn claim_rows(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[Arc<Task>],
     done: bool,
+    suspects: i32,
 ) -> Result<Vec<Option<Grant>>, sqlx::Error> {
     let ids: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
     let queues: Vec<&str> = tasks.iter().map(|task| task.queue.as_str()).collect();
@@ -141,6 +173,7 @@ pub(super) async fn claim_rows(
         .bind(hashes)
         .bind(keys)
         .bind(done)
+        .bind(suspects)
         .fetch_all(connection)
         .await?;
     // Rows come back in the order of the array, without those that were refused.
@@ -217,16 +250,21 @@ impl State<'_> {
             return Some(Claimed::Conflict);
         }
         match self.status {
-            Status::Succeeded | Status::Failed | Status::Dead => Some(Claimed::Done(self.status)),
-            Status::Released => None,
-            Status::Delayed => (!self.claimable).then_some(Claimed::Delayed),
+            Status::Succeeded | Status::Failed | Status::Dead => {
+                return Some(Claimed::Done(self.status));
+            }
+            Status::Delayed if !self.claimable => return Some(Claimed::Delayed),
             Status::Running if !self.claimable => {
-                Some(Claimed::Running { remaining: self.lease_left })
+                return Some(Claimed::Running { remaining: self.lease_left });
             }
-            Status::Running => {
-                (self.crashes > max_crashes).then_some(Claimed::Poisoned { crashes: self.crashes })
+            Status::Running if self.crashes > max_crashes => {
+                return Some(Claimed::Poisoned { crashes: self.crashes });
             }
+            Status::Released | Status::Delayed | Status::Running => {}
         }
+        // Nothing else stands in the way of a suspect; a claim that may take one was not refused.
+        let suspect = i32::try_from(self.crashes).is_ok_and(|crashes| crashes >= SUSPECT_CRASHES);
+        suspect.then_some(Claimed::Suspect { crashes: self.crashes })
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
 
+use super::claim;
 use super::dead::{self, Letter};
 use super::error::text;
 use super::event::{self, Event};
@@ -18,7 +19,7 @@ use super::session::{Trouble, within};
 use super::{Inner, millis, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{LockKey, Task};
-use crate::ledger::{DelayReason, Delayed, LedgerError};
+use crate::ledger::{Claimed, DelayReason, Delayed, LedgerError};
 
 /// A wish to wait.
 pub(super) struct Wait {
@@ -119,12 +120,13 @@ async fn delay_rows(
         };
         written.insert(row.try_get::<&str, _>(0)?, waiting);
     }
+    let mut others = obstacles(inner, &mut transaction, waits, &written).await?.into_iter();
     let mut answers = Vec::with_capacity(waits.len());
     let mut events = Vec::new();
     let mut given_up = Vec::new();
     for wait in waits {
         let Some(row) = written.get(wait.task.id.as_str()) else {
-            answers.push(Delayed::Stale);
+            answers.push(others.next().unwrap_or(Delayed::Stale));
             continue;
         };
         let dead = wait.give_up().is_some_and(|give_up| row.waited_ms >= millis(give_up));
@@ -151,6 +153,39 @@ async fn delay_rows(
     }
     transaction.commit().await?;
     Ok(answers)
+}
+
+/// What stands in the way of those that were not written, in their order. What will never change
+/// must not be asked for again and again until the time that the task wanted to wait for.
+async fn obstacles(
+    inner: &Inner,
+    connection: &mut PgConnection,
+    waits: &[Wait],
+    written: &HashMap<&str, Waiting>,
+) -> Result<Vec<Delayed>, sqlx::Error> {
+    let others: Vec<&Arc<Task>> = waits
+        .iter()
+        .map(|wait| &wait.task)
+        .filter(|task| !written.contains_key(task.id.as_str()))
+        .collect();
+    if others.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found = claim::classify(inner, connection, &others).await?;
+    let answer = |found| match found {
+        Some(Claimed::Done(_)) => Delayed::Done,
+        Some(Claimed::Conflict) => Delayed::Conflict,
+        Some(
+            Claimed::Granted(_)
+            | Claimed::Delayed
+            | Claimed::Running { .. }
+            | Claimed::Contended { .. }
+            | Claimed::Suspect { .. }
+            | Claimed::Poisoned { .. },
+        )
+        | None => Delayed::Stale,
+    };
+    Ok(found.into_iter().map(answer).collect())
 }
 
 async fn write_delays(

@@ -27,6 +27,42 @@ pub struct Count {
     pub rows: u64,
 }
 
+/// Which tasks are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// In this status only.
+    pub status: Option<Status>,
+    /// Of this queue only.
+    pub queue: Option<String>,
+    /// Of this kind only.
+    pub kind: Option<String>,
+    /// At most so many, newest first.
+    pub limit: u32,
+}
+
+/// A task in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskLine {
+    /// Its id.
+    pub task_id: String,
+    /// Its queue.
+    pub queue: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its status.
+    pub status: Status,
+    /// Failures recorded.
+    pub attempts: i32,
+    /// Crashes in a row.
+    pub crashes: i32,
+    /// What went wrong last.
+    pub error: Option<String>,
+    /// First seen.
+    pub created_at_ms: i64,
+    /// Done, failed or given up.
+    pub processed_at_ms: Option<i64>,
+}
+
 /// A task that runs somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningTask {
@@ -183,6 +219,59 @@ async fn read_counts(connection: &mut PgConnection) -> Result<Vec<Count>, sqlx::
                 queue: row.try_get(0)?,
                 status: claim::status(row.try_get(1)?)?,
                 rows: u64::try_from(row.try_get::<i64, _>(2)?).unwrap_or(0),
+            })
+        })
+        .collect()
+}
+
+/// Dead letters by queue that nobody has requeued.
+pub(super) async fn open_letters(inner: &Inner) -> Result<Vec<(String, u64)>, LedgerError> {
+    let mut session = inner.effects.open().await?;
+    let work = sqlx::query(statements::OPEN_LETTERS).fetch_all(session.connection());
+    let answer = match within(inner.call_timeout, work).await {
+        Ok(rows) => rows.iter().map(letter_count).collect::<Result<_, _>>().map_err(Into::into),
+        Err(trouble) => Err(trouble),
+    };
+    session.finish("count dead letters", answer).await
+}
+
+fn letter_count(row: &PgRow) -> Result<(String, u64), sqlx::Error> {
+    Ok((row.try_get(0)?, u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0)))
+}
+
+/// Tasks, newest first.
+pub(super) async fn tasks(
+    inner: &Inner,
+    filter: &TaskFilter,
+) -> Result<Vec<TaskLine>, LedgerError> {
+    let mut session = inner.effects.open().await?;
+    let answer = within(inner.call_timeout, read_tasks(session.connection(), filter)).await;
+    session.finish("list tasks", answer).await
+}
+
+async fn read_tasks(
+    connection: &mut PgConnection,
+    filter: &TaskFilter,
+) -> Result<Vec<TaskLine>, sqlx::Error> {
+    let rows = sqlx::query(statements::TASKS)
+        .bind(filter.status.map(Status::as_str))
+        .bind(filter.queue.as_deref())
+        .bind(filter.kind.as_deref())
+        .bind(i64::from(filter.limit))
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(TaskLine {
+                task_id: row.try_get(0)?,
+                queue: row.try_get(1)?,
+                kind: row.try_get(2)?,
+                status: claim::status(row.try_get(3)?)?,
+                attempts: row.try_get(4)?,
+                crashes: row.try_get(5)?,
+                error: row.try_get(6)?,
+                created_at_ms: row.try_get(7)?,
+                processed_at_ms: row.try_get(8)?,
             })
         })
         .collect()

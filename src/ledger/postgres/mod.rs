@@ -18,6 +18,7 @@ mod inspect;
 mod options;
 mod perform;
 mod promote;
+mod prune;
 mod record;
 mod renew;
 mod resource;
@@ -30,13 +31,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use inspect::{Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails};
+pub use inspect::{
+    Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails, TaskFilter, TaskLine,
+};
 pub use options::PostgresOptions;
 pub use schema::{MigrationReport, expected_version, migrate};
 
 use super::{
     Beat, Claimed, DeadLetterId, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError,
-    Performed, Recorded, Verdict,
+    Performed, Pruned, Recorded, Retention, Verdict,
 };
 use crate::coalesce::Coalescer;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
@@ -105,7 +108,7 @@ pub struct PostgresLedger {
     inner: Arc<Inner>,
     committers: usize,
     group: usize,
-    claims: OnceLock<Coalescer<Arc<Task>, claim::Answer>>,
+    claims: OnceLock<Coalescer<claim::Wish, claim::Answer>>,
     records: OnceLock<Coalescer<record::Outcome, record::Answer>>,
     delays: OnceLock<Coalescer<delay::Wait, delay::Answer>>,
     promotions: OnceLock<Coalescer<promote::Promotion, promote::Promoted>>,
@@ -154,6 +157,16 @@ impl PostgresLedger {
         inspect::counts(&self.inner).await
     }
 
+    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
+    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
+        inspect::open_letters(&self.inner).await
+    }
+
+    /// Tasks, newest first. Reads the whole table.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
+        inspect::tasks(&self.inner, filter).await
+    }
+
     /// Running tasks, oldest claim first. Reads the whole table.
     pub async fn running(&self, limit: u32) -> Result<Vec<RunningTask>, LedgerError> {
         inspect::running(&self.inner, limit).await
@@ -181,6 +194,13 @@ impl PostgresLedger {
         letters: &[DeadLetterId],
     ) -> Result<Vec<DeadLetterId>, LedgerError> {
         dead::requeue(&self.inner, letters).await
+    }
+
+    /// Throws letters away, all in one transaction; answers those that were. A letter that waits to
+    /// be put back into the stream stays. The rows of their tasks stay too: a duplicate of a task
+    /// that failed is still recognised.
+    pub async fn purge(&self, letters: &[DeadLetterId]) -> Result<Vec<DeadLetterId>, LedgerError> {
+        prune::purge(&self.inner, letters).await
     }
 
     /// The name and text of every statement, for a test that prepares them all.
@@ -218,6 +238,12 @@ impl PostgresLedger {
         started
     }
 
+    async fn claim_as(&self, task: &Arc<Task>, in_company: bool) -> claim::Answer {
+        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
+        let wish = claim::Wish { task: Arc::clone(task), in_company };
+        claims.call(wish).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
     fn gone(&self) -> LedgerError {
         LedgerError::Unavailable {
             address: self.inner.ledger.address().to_owned(),
@@ -248,8 +274,11 @@ impl Ledger for PostgresLedger {
     }
 
     async fn claim(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
-        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
-        claims.call(Arc::clone(task)).await.unwrap_or_else(|| Err(self.gone()))
+        self.claim_as(task, false).await
+    }
+
+    async fn claim_in_company(&self, task: &Arc<Task>) -> Result<Claimed, LedgerError> {
+        self.claim_as(task, true).await
     }
 
     async fn record(
@@ -318,5 +347,9 @@ impl Ledger for PostgresLedger {
         let promotion =
             promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))
+    }
+
+    async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {
+        prune::prune(&self.inner, retention).await
     }
 }

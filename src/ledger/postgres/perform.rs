@@ -281,14 +281,22 @@ async fn claim_missing(
     if let [task] = wanting.as_slice()
         && task.lock_key.is_some()
     {
-        let keyed = resource::claim_with_resources(inner, connection, &wanting, true).await?;
+        let keyed = resource::claim_with_resources(
+            inner,
+            connection,
+            &wanting,
+            true,
+            claim::SUSPECT_CRASHES,
+        )
+        .await?;
         let Some(Keyed::Granted(grant)) = keyed.into_iter().next() else {
             let refused = resource::refuse_keyed(inner, connection, &[task]).await?;
             return Err(Fault::NotClaimed(refused.into_iter().next().unwrap_or(MOVED_ON)));
         };
         claimed = vec![Some(grant)].into_iter();
     } else if !wanting.is_empty() {
-        let grants = claim::claim_rows(inner, connection, &wanting, true).await?;
+        let grants =
+            claim::claim_rows(inner, connection, &wanting, true, claim::SUSPECT_CRASHES).await?;
         let refused: Vec<&Arc<Task>> = wanting
             .iter()
             .zip(&grants)

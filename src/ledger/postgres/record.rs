@@ -180,17 +180,6 @@ fn target(verdict: &Verdict) -> Status {
     }
 }
 
-fn word(status: Status) -> &'static str {
-    match status {
-        Status::Running => "running",
-        Status::Released => "released",
-        Status::Delayed => "delayed",
-        Status::Succeeded => "succeeded",
-        Status::Failed => "failed",
-        Status::Dead => "dead",
-    }
-}
-
 async fn record_slowly(
     inner: &Inner,
     connection: &mut PgConnection,
@@ -243,7 +232,7 @@ impl<'a> Settled<'a> {
             Verdict::Succeeded { .. } | Verdict::Failed { .. } => None,
         };
         Self {
-            status: word(target(&outcome.verdict)),
+            status: target(&outcome.verdict).as_str(),
             delay_ms: waits.map(millis),
             payload: waits.map(|_| &*task.payload),
             traceparent: task.traceparent.as_deref().map(text),

@@ -21,6 +21,7 @@ pub(super) async fn claim_keyed(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[Arc<Task>],
+    suspects: i32,
 ) -> Result<Vec<Claimed>, Trouble> {
     let mut answers: Vec<Option<Claimed>> = vec![None; tasks.len()];
     let mut keys = HashSet::new();
@@ -30,7 +31,8 @@ pub(super) async fn claim_keyed(
     while !candidates.is_empty() {
         let group: Vec<Arc<Task>> = candidates.iter().map(|&at| Arc::clone(&tasks[at])).collect();
         let mut transaction = connection.begin().await?;
-        let mut grants = claim_with_resources(inner, &mut transaction, &group, false).await?;
+        let mut grants =
+            claim_with_resources(inner, &mut transaction, &group, false, suspects).await?;
         let complete = grants.iter().all(|grant| !matches!(grant, Keyed::Refused));
         if complete {
             transaction.commit().await?;
@@ -73,6 +75,7 @@ pub(super) async fn claim_with_resources(
     connection: &mut PgConnection,
     tasks: &[Arc<Task>],
     done: bool,
+    suspects: i32,
 ) -> Result<Vec<Keyed>, sqlx::Error> {
     let mut wanted: Vec<(&LockKey, &str)> = tasks
         .iter()
@@ -93,8 +96,11 @@ pub(super) async fn claim_with_resources(
         task.lock_key.as_ref().and_then(|key| Some((key.clone(), *fences.get(key.as_str())?)))
     };
     let won: Vec<Arc<Task>> = tasks.iter().filter(|task| fence(task).is_some()).cloned().collect();
-    let grants =
-        if won.is_empty() { Vec::new() } else { claim_rows(inner, connection, &won, done).await? };
+    let grants = if won.is_empty() {
+        Vec::new()
+    } else {
+        claim_rows(inner, connection, &won, done, suspects).await?
+    };
     let mut grants = grants.into_iter();
     Ok(tasks
         .iter()

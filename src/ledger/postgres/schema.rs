@@ -4,12 +4,18 @@
 //! N + 1. Two migrations at once wait for each other on an advisory lock of the database. All of it,
 //! the table of migrations too, lives in the schema `queue_worker`.
 
+use std::time::Duration;
+
 use sqlx::ConnectOptions;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::{error, statements};
 use crate::ledger::LedgerError;
+
+/// How long `migrate` waits for a server that does not answer. Its statements have no limit: a
+/// migration takes what it takes.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +48,13 @@ pub fn expected_version() -> i64 {
 pub async fn migrate(options: &PgConnectOptions) -> Result<MigrationReport, LedgerError> {
     let address = error::address(options);
     let failed = |error: &sqlx::Error| error::ledger_error(&address, "migrate", error);
-    let mut connection = options
-        .clone()
-        .application_name("queue-worker migrate")
-        .connect()
+    let connecting = options.clone().application_name("queue-worker migrate");
+    let mut connection = tokio::time::timeout(CONNECT_LIMIT, connecting.connect())
         .await
+        .map_err(|_| LedgerError::Unavailable {
+            address: address.clone(),
+            message: format!("no connection within {CONNECT_LIMIT:?}"),
+        })?
         .map_err(|error| failed(&error))?;
     let mut migrator = migrator();
     let exists: bool = sqlx::query_scalar("SELECT to_regnamespace('queue_worker') IS NOT NULL")

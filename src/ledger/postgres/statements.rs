@@ -26,7 +26,8 @@ macro_rules! claimable {
 }
 
 /// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
-/// whether the task succeeds in this same transaction.
+/// whether the task succeeds in this same transaction, `$11` from how many crashes on a task is left
+/// alone.
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, worker, lease_until, started_at, processed_at) \
@@ -46,7 +47,9 @@ pub(super) const CLAIM: &str = concat!(
     claimable!(),
     " AND t.crashes + ",
     crash!(),
-    " <= $4::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
+    " <= $4::int AND t.crashes + ",
+    crash!(),
+    " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
 
 /// `$4` ids. What stands in the way of a claim.
@@ -293,6 +296,21 @@ pub(super) const REQUEUE: &str = "\
 pub(super) const COUNTS: &str = "\
     SELECT queue, status::text, count(*) FROM queue_worker.processed_tasks GROUP BY 1, 2 ORDER BY 1, 2";
 
+/// Reads the whole table of letters.
+pub(super) const OPEN_LETTERS: &str = "\
+    SELECT queue, count(*) FROM queue_worker.dead_letters WHERE requeued_at IS NULL GROUP BY 1";
+
+/// `$1` status or null, `$2` queue or null, `$3` kind or null, `$4` how many, newest first. Reads
+/// the whole table.
+pub(super) const TASKS: &str = "\
+    SELECT task_id, queue, kind, status::text, attempts, crashes, error, \
+        (EXTRACT(EPOCH FROM created_at) * 1000)::bigint, \
+        (EXTRACT(EPOCH FROM processed_at) * 1000)::bigint \
+    FROM queue_worker.processed_tasks \
+    WHERE ($1::text IS NULL OR status::text = $1) AND ($2::text IS NULL OR queue = $2) \
+        AND ($3::text IS NULL OR kind = $3) \
+    ORDER BY created_at DESC, task_id LIMIT $4";
+
 /// `$1` how many, oldest claim first. Reads the whole table.
 pub(super) const RUNNING: &str = "\
     SELECT task_id, queue, kind, fence, worker, lock_key, attempts, crashes, \
@@ -328,6 +346,40 @@ pub(super) const SHOW_LETTERS: &str = "\
         AND ($3::text IS NULL OR reason = $3) AND ($5::uuid IS NULL OR id = $5) \
     ORDER BY created_at DESC LIMIT $4";
 
+/// `$1` how many, `$2` the age of succeeded tasks and `$3` of failed and dead ones, in milliseconds.
+/// Oldest first; the events of a task go with it. Resources and accepted fences are never pruned: a
+/// fence that starts again would let a stale write through.
+pub(super) const PRUNE_TASKS: &str = "\
+    WITH old AS ( \
+        DELETE FROM queue_worker.processed_tasks WHERE task_id IN ( \
+            SELECT task_id FROM queue_worker.processed_tasks \
+            WHERE created_at < now() - least($2::bigint, $3::bigint) * interval '1 millisecond' \
+                AND ((status = 'succeeded' \
+                        AND processed_at < now() - $2::bigint * interval '1 millisecond') \
+                    OR (status IN ('failed', 'dead') \
+                        AND processed_at < now() - $3::bigint * interval '1 millisecond')) \
+            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED) \
+        RETURNING task_id), \
+    events AS ( \
+        DELETE FROM queue_worker.task_events e USING old WHERE e.task_id = old.task_id) \
+    SELECT count(*) FROM old";
+
+/// `$1` how many, `$2` their age in milliseconds. A letter that waits to be put back into the stream
+/// stays.
+pub(super) const PRUNE_LETTERS: &str = "\
+    WITH old AS ( \
+        DELETE FROM queue_worker.dead_letters WHERE id IN ( \
+            SELECT id FROM queue_worker.dead_letters \
+            WHERE created_at < now() - $2::bigint * interval '1 millisecond' AND run_at IS NULL \
+            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED) \
+        RETURNING id) \
+    SELECT count(*) FROM old";
+
+/// `$1` letter ids. The rows of their tasks stay, and so does what they say of a duplicate.
+pub(super) const PURGE: &str = "\
+    DELETE FROM queue_worker.dead_letters WHERE id = ANY($1::uuid[]) AND run_at IS NULL \
+    RETURNING id";
+
 /// The newest migration that was applied.
 pub(super) const SCHEMA_VERSION: &str =
     "SELECT max(version) FROM queue_worker.migrations WHERE success";
@@ -358,9 +410,14 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("RESOURCE_FENCES", RESOURCE_FENCES),
     ("REQUEUE", REQUEUE),
     ("COUNTS", COUNTS),
+    ("OPEN_LETTERS", OPEN_LETTERS),
+    ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
     ("HISTORY", HISTORY),
     ("SHOW_LETTERS", SHOW_LETTERS),
+    ("PRUNE_TASKS", PRUNE_TASKS),
+    ("PRUNE_LETTERS", PRUNE_LETTERS),
+    ("PURGE", PURGE),
     ("SCHEMA_VERSION", SCHEMA_VERSION),
 ];

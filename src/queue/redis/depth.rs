@@ -7,6 +7,7 @@ use redis::{Cmd, Value};
 
 use super::super::QueueError;
 use super::base::{Base, GROUP, is_missing_group, millis, stream_key};
+use super::parse;
 use crate::connection::{LuaScript, RedisError};
 use crate::domain::QueueName;
 
@@ -50,6 +51,39 @@ pub(super) async fn depth(base: &Base, queue: &QueueName) -> Result<QueueDepth, 
     Ok(depth)
 }
 
+/// A consumer of a queue's group: a worker process that has read from the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumer {
+    /// The id of that worker's start.
+    pub name: String,
+    /// Entries delivered to it and not yet settled.
+    pub pending: u64,
+    /// Since it last asked Redis for entries of this queue.
+    pub idle: Duration,
+}
+
+/// The consumers of the queue's group; none where there is no group.
+pub(super) async fn consumers(base: &Base, queue: &QueueName) -> Result<Vec<Consumer>, QueueError> {
+    let mut cmd = redis::cmd("XINFO");
+    cmd.arg("CONSUMERS").arg(stream_key(queue)).arg(GROUP);
+    let answer = match base.link.query(&cmd, "XINFO CONSUMERS").await {
+        Err(error) if is_missing_stream(&error) => return Ok(Vec::new()),
+        answer => answer?,
+    };
+    let found = parse::list(answer).map_err(base.misread("XINFO CONSUMERS"))?;
+    Ok(found.iter().filter_map(consumer).collect())
+}
+
+fn consumer(answer: &Value) -> Option<Consumer> {
+    let Some(Value::BulkString(name)) = field(answer, "name") else { return None };
+    let read = |name| field(answer, name).and_then(number).unwrap_or(0);
+    Some(Consumer {
+        name: String::from_utf8_lossy(name).into_owned(),
+        pending: read("pending"),
+        idle: Duration::from_millis(read("idle")),
+    })
+}
+
 /// Deletes consumers without pending entries: ours, and others idle for `stale_after`.
 pub(super) async fn reap(
     base: &Base,
@@ -62,12 +96,16 @@ pub(super) async fn reap(
     };
     match base.link.script(&REAP, fill).await {
         Ok(gone) => Ok(number(&gone).unwrap_or(0)),
-        Err(error) if is_missing_group(&error) => Ok(0),
-        Err(error @ RedisError::Refused { .. }) if error.to_string().contains("no such key") => {
-            Ok(0)
-        }
+        Err(error) if is_missing_stream(&error) => Ok(0),
         Err(error) => Err(error),
     }
+}
+
+/// Whether there is no stream of this name, or no group on it.
+fn is_missing_stream(error: &QueueError) -> bool {
+    let no_key = matches!(error, RedisError::Refused { message, .. }
+        if message.contains("no such key"));
+    no_key || is_missing_group(error)
 }
 
 fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {

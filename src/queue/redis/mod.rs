@@ -19,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::base::{Base, stream_key};
-pub use self::depth::QueueDepth;
+pub use self::depth::{Consumer, QueueDepth};
 use self::ownership::{GiveBack, Given};
 use self::pending::PendingList;
 use self::reader::Reader;
@@ -110,6 +110,11 @@ impl RedisQueue {
     /// How full the queue is; zeros where it does not exist.
     pub async fn depth(&self, queue: &QueueName) -> Result<QueueDepth, QueueError> {
         depth::depth(&self.base, queue).await
+    }
+
+    /// The worker processes that have read from the queue; none where it does not exist.
+    pub async fn consumers(&self, queue: &QueueName) -> Result<Vec<Consumer>, QueueError> {
+        depth::consumers(&self.base, queue).await
     }
 
     fn reader(&self, queue: &QueueName) -> Arc<Reader> {
