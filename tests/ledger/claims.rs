@@ -68,7 +68,7 @@ async fn a_delayed_task_is_granted_when_it_is_due() {
     ledger.delay(&due, Duration::ZERO, DelayReason::NotBefore).await.unwrap();
     assert_eq!(ledger.claim(&late).await.unwrap(), Claimed::Delayed);
     assert_eq!(granted(ledger.claim(&due).await).held.fence.0, 1);
-    assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, false, false));
+    assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, true, true));
 }
 
 #[tokio::test]

@@ -142,11 +142,9 @@ fn claimed(found: Option<&Row>, task: &Task, by: &Claimant) -> Row {
         worker: Some(by.worker),
         crashes: old.crashes + found.map_or(0, |row| row.crash(by)),
         lease_until: Some(by.now_ms + by.lease_ms),
-        run_at: None,
+        run_at: old.payload.as_ref().map(|_| by.now_ms + 2 * by.lease_ms),
         processed_at: None,
         waits_since: None,
-        payload: None,
-        entry: None,
         queue: task.queue.clone(),
         ..old
     }

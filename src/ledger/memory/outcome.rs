@@ -40,7 +40,7 @@ impl MemoryLedger {
         match verdict {
             Verdict::Succeeded { result } => {
                 let (result, processed_at) = (result.clone(), Some(now_ms));
-                return Row { result, processed_at, error: None, ..row };
+                return Row { result, processed_at, error: None, ..row }.without_payload();
             }
             Verdict::Retry { failure, delay } => {
                 row.keep(task);
@@ -49,9 +49,7 @@ impl MemoryLedger {
             }
             Verdict::Failed { failure } => {
                 row.note_options(task);
-                row.payload = None;
-                row.run_at = None;
-                row.processed_at = Some(now_ms);
+                row = Row { processed_at: Some(now_ms), ..row }.without_payload();
                 row.error = Some(failure.message.clone());
             }
             Verdict::Released => {

@@ -44,7 +44,7 @@ pub struct Row {
     pub traceparent: Option<String>,
     /// Where a released task is in the stream, if a promotion put it there.
     pub entry: Option<EntryId>,
-    /// Only while it waits here.
+    /// From its first wait on, until its end.
     pub payload: Option<Bytes>,
     /// What the handler gave back.
     pub result: Option<Bytes>,
@@ -112,6 +112,11 @@ impl Row {
     pub(super) fn keep(&mut self, task: &Task) {
         self.payload = Some(task.payload.clone());
         self.note_options(task);
+    }
+
+    /// It does not wait any more.
+    pub(super) fn without_payload(self) -> Self {
+        Self { payload: None, run_at: None, entry: None, ..self }
     }
 
     /// What a requeue or a promotion needs besides the payload.

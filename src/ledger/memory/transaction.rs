@@ -96,7 +96,8 @@ impl MemoryLedger {
             (key, Resource { fence: taken.fence, holder: None, lease_until: None })
         }));
         let processed_at = Some(self.tables.now_of(&state));
-        let row = Row { status: Status::Succeeded, lease_until: None, processed_at, ..row };
+        let row = Row { status: Status::Succeeded, lease_until: None, processed_at, ..row }
+            .without_payload();
         state.write(&task.id, row, self.options.worker, Action::Perform, None);
     }
 
@@ -114,7 +115,8 @@ impl MemoryLedger {
         };
         state.effects.extend(transaction.writes);
         let (lease_until, processed_at) = (None, Some(self.tables.now_of(&state)));
-        let row = Row { status: Status::Succeeded, lease_until, processed_at, error: None, ..row };
+        let row = Row { status: Status::Succeeded, lease_until, processed_at, error: None, ..row }
+            .without_payload();
         let under: Option<Fence> = Some(held.fence);
         state.write(&held.task_id, row, self.options.worker, Action::Perform, under);
         Performed::Committed

@@ -67,7 +67,7 @@ impl MemoryLedger {
         let dead = give_up.is_some_and(|give_up| waited >= give_up);
         if dead {
             let processed_at = Some(by.now_ms);
-            row = Row { status: Status::Dead, run_at: None, payload: None, processed_at, ..row };
+            row = Row { status: Status::Dead, processed_at, ..row }.without_payload();
             state.letters.push(Letter::Task(task.id.clone(), "unknown_kind"));
         }
         state.write(&task.id, row, self.options.worker, Action::Delay, None);
@@ -93,12 +93,12 @@ impl MemoryLedger {
         let mut row = Row {
             status: Status::Dead,
             lease_until: None,
-            payload: None,
             processed_at: Some(by.now_ms),
             error: Some("crashed".to_owned()),
             crashes,
             ..row.clone()
-        };
+        }
+        .without_payload();
         row.note_options(task);
         state.letters.push(Letter::Task(task.id.clone(), "crashed"));
         state.write(&task.id, row, self.options.worker, Action::Condemn, None);
@@ -113,7 +113,7 @@ impl MemoryLedger {
             .rows
             .iter()
             .filter(|(id, row)| {
-                matches!(row.status, Status::Delayed | Status::Released)
+                matches!(row.status, Status::Delayed | Status::Released | Status::Running)
                     && row.lease_until.is_none_or(|until| until <= now_ms)
                     && !state.locked.contains(id)
             })
@@ -123,13 +123,15 @@ impl MemoryLedger {
         due.truncate(limit);
         due.into_iter()
             .filter_map(|(_, id)| {
-                let row = Row {
-                    lease_until: Some(now_ms + RESERVATION_MS),
-                    ..state.rows.get(&id)?.clone()
-                };
+                let mut row = state.rows.get(&id)?.clone();
+                if row.status == Status::Running {
+                    row.run_at = Some(now_ms + millis(self.options.released_recheck));
+                } else {
+                    row.lease_until = Some(now_ms + RESERVATION_MS);
+                }
                 let task = row.task(&id)?;
-                let (fence, released) = (row.fence, row.status == Status::Released);
-                let entry = row.entry.filter(|_| released);
+                let (fence, delayed) = (row.fence, row.status == Status::Delayed);
+                let entry = row.entry.filter(|_| !delayed);
                 state.write(&id, row, self.options.worker, Action::Reserve, None);
                 Some(Due {
                     queue: task.queue.clone(),
@@ -174,18 +176,17 @@ impl MemoryLedger {
         let Ok(id) = TaskId::new(&due.task_id) else { return };
         let Some(row) = state.rows.get(&id).filter(|row| {
             row.fence == due.fence
-                && matches!(row.status, Status::Delayed | Status::Released)
+                && matches!(row.status, Status::Delayed | Status::Released | Status::Running)
                 && row.lease_until.is_some()
         }) else {
             return;
         };
-        let row = Row {
-            status: Status::Released,
-            entry: Some(entry),
-            lease_until: None,
-            run_at: Some(now_ms + millis(self.options.released_recheck)),
-            ..row.clone()
-        };
+        let run_at = Some(now_ms + millis(self.options.released_recheck));
+        let mut row = Row { entry: Some(entry), run_at, ..row.clone() };
+        if row.status != Status::Running {
+            row.status = Status::Released;
+            row.lease_until = None;
+        }
         state.write(&id, row, self.options.worker, Action::Promote, Some(due.fence));
     }
 }

@@ -27,7 +27,8 @@ macro_rules! claimable {
 
 /// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$4` crashes allowed, `$10`
 /// whether the task succeeds in this same transaction, `$11` from how many crashes on a task is left
-/// alone.
+/// alone. A row that holds its payload keeps it: the entry that brought the claim may be gone, and
+/// if this worker goes too, [`DUE_TASKS`] finds the row by its `run_at`.
 pub(super) const CLAIM: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, worker, lease_until, started_at, processed_at) \
@@ -41,8 +42,11 @@ pub(super) const CLAIM: &str = concat!(
          worker = excluded.worker, crashes = t.crashes + ",
     crash!(),
     ", lease_until = CASE WHEN NOT $10 THEN clock_timestamp() + $1 * interval '1 millisecond' END, \
-         started_at = clock_timestamp(), processed_at = excluded.processed_at, run_at = NULL, \
-         waits_since = NULL, payload = NULL, entry = NULL, queue = excluded.queue \
+         started_at = clock_timestamp(), processed_at = excluded.processed_at, \
+         run_at = CASE WHEN NOT $10 AND t.payload IS NOT NULL \
+             THEN clock_timestamp() + 2 * $1 * interval '1 millisecond' END, \
+         payload = CASE WHEN NOT $10 THEN t.payload END, \
+         entry = CASE WHEN NOT $10 THEN t.entry END, waits_since = NULL, queue = excluded.queue \
      WHERE t.hash = excluded.hash AND ",
     claimable!(),
     " AND t.crashes + ",
@@ -90,7 +94,8 @@ pub(super) const FREE_RESOURCES: &str = "\
 /// `$1` ids, `$2` fences, `$3` results. Says only how many; see [`OUTCOMES`].
 pub(super) const SUCCEED: &str = "\
     UPDATE queue_worker.processed_tasks t SET status = 'succeeded', lease_until = NULL, \
-        processed_at = clock_timestamp(), result = k.result, error = NULL, error_status = NULL \
+        processed_at = clock_timestamp(), result = k.result, error = NULL, error_status = NULL, \
+        run_at = NULL, payload = NULL, entry = NULL \
     FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS k (id, fence, result) \
     WHERE t.task_id = k.id AND t.fence = k.fence AND t.status = 'running'";
 
@@ -102,7 +107,8 @@ pub(super) const SUCCEED_AFTER_EFFECT: &str = "\
         SELECT k.id, '', '', '', 'succeeded', k.fence \
         FROM unnest($1::text[], $2::bigint[]) AS k (id, fence) \
         ON CONFLICT (task_id) DO UPDATE SET status = 'succeeded', lease_until = NULL, \
-            processed_at = clock_timestamp(), error = NULL, error_status = NULL \
+            processed_at = clock_timestamp(), error = NULL, error_status = NULL, run_at = NULL, \
+            payload = NULL, entry = NULL \
         WHERE t.fence = excluded.fence AND t.status = 'running' \
         RETURNING t.xmax = 0 AS made) \
     SELECT count(*) FILTER (WHERE NOT made) FROM done";
@@ -160,7 +166,7 @@ pub(super) const BURY: &str = "\
 /// milliseconds, `$10` traceparent: for a requeue.
 pub(super) const CONDEMN: &str = concat!(
     "UPDATE queue_worker.processed_tasks t SET status = 'dead', lease_until = NULL, payload = NULL, \
-         processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
+         run_at = NULL, entry = NULL, processed_at = clock_timestamp(), error = $7, error_status = 'crashed', \
          max_attempts = $8, timeout_ms = $9, traceparent = $10, \
          crashes = t.crashes + ",
     crash!(),
@@ -207,21 +213,26 @@ pub(super) const GIVE_UP: &str = "\
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds, `$3` how many bytes of
 /// payload: the row that passes the limit is the last. The reservation is the lease, and `run_at`
-/// stays: a row that is due can be claimed as soon as its entry is in the stream.
+/// stays: a row that is due can be claimed as soon as its entry is in the stream. A running row with
+/// a payload whose lease is over is looked at too, since its entry may be gone; its lease tells of the
+/// crash and stays, and it is reserved for `$4` milliseconds by its `run_at`.
 pub(super) const DUE_TASKS: &str = "\
     WITH due AS MATERIALIZED ( \
         SELECT task_id, run_at, COALESCE(octet_length(payload), 0) AS size \
         FROM queue_worker.processed_tasks \
-        WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released') \
+        WHERE run_at <= statement_timestamp() AND status IN ('delayed', 'released', 'running') \
             AND (lease_until IS NULL OR lease_until <= clock_timestamp()) \
         ORDER BY run_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED), \
     taken AS MATERIALIZED ( \
         SELECT task_id, sum(size) OVER (ORDER BY run_at, task_id) - size AS before FROM due) \
     UPDATE queue_worker.processed_tasks t \
-    SET lease_until = clock_timestamp() + $2 * interval '1 millisecond' \
+    SET lease_until = CASE WHEN t.status = 'running' THEN t.lease_until \
+            ELSE clock_timestamp() + $2 * interval '1 millisecond' END, \
+        run_at = CASE WHEN t.status = 'running' \
+            THEN clock_timestamp() + $4 * interval '1 millisecond' ELSE t.run_at END \
     FROM taken WHERE t.task_id = taken.task_id AND taken.before < $3 \
     RETURNING t.task_id, t.fence, t.queue, t.kind, t.payload, t.lock_key, t.max_attempts, \
-        t.timeout_ms, t.traceparent, CASE WHEN t.status = 'released' THEN t.entry END";
+        t.timeout_ms, t.traceparent, CASE WHEN t.status <> 'delayed' THEN t.entry END";
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds.
 pub(super) const DUE_LETTERS: &str = "\
@@ -236,11 +247,13 @@ pub(super) const DUE_LETTERS: &str = "\
 /// while the reservation stands: a worker that got the entry first may have delayed the task again,
 /// and then the entry is gone.
 pub(super) const PROMOTED_TASKS: &str = "\
-    UPDATE queue_worker.processed_tasks t SET status = 'released', entry = k.entry, \
-        lease_until = NULL, run_at = clock_timestamp() + $4 * interval '1 millisecond' \
+    UPDATE queue_worker.processed_tasks t SET entry = k.entry, \
+        status = CASE WHEN t.status = 'running' THEN t.status ELSE 'released' END, \
+        lease_until = CASE WHEN t.status = 'running' THEN t.lease_until END, \
+        run_at = clock_timestamp() + $4 * interval '1 millisecond' \
     FROM unnest($1::text[], $2::bigint[], $3::text[]) AS k (id, fence, entry) \
-    WHERE t.task_id = k.id AND t.fence = k.fence AND t.status IN ('delayed', 'released') \
-        AND t.lease_until IS NOT NULL";
+    WHERE t.task_id = k.id AND t.fence = k.fence \
+        AND t.status IN ('delayed', 'released', 'running') AND t.lease_until IS NOT NULL";
 
 /// `$1` letter ids.
 pub(super) const PROMOTED_LETTERS: &str = "\
