@@ -48,6 +48,38 @@ pub(crate) struct Tally {
     pub(crate) spent_drains: usize,
 }
 
+impl Tally {
+    pub(crate) fn each(&self) -> [(&'static str, usize); 11] {
+        [
+            ("success", self.succeeded),
+            ("failure", self.failed),
+            ("death", self.dead),
+            ("retry", self.retries),
+            ("release", self.released),
+            ("takeover", self.takeovers),
+            ("promotion", self.promotions),
+            ("single commit", self.single_commits),
+            ("crash", self.crashes),
+            ("clean exit", self.clean_exits),
+            ("spent drain", self.spent_drains),
+        ]
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.dead += other.dead;
+        self.retries += other.retries;
+        self.released += other.released;
+        self.takeovers += other.takeovers;
+        self.promotions += other.promotions;
+        self.single_commits += other.single_commits;
+        self.crashes += other.crashes;
+        self.clean_exits += other.clean_exits;
+        self.spent_drains += other.spent_drains;
+    }
+}
+
 pub(crate) struct Checker {
     tables: MemoryTables,
     streams: MemoryStreams,
@@ -346,6 +378,18 @@ impl Checker {
                 }
             }
             Status::Running | Status::Released | Status::Delayed => {}
+        }
+    }
+
+    /// The end of a run was committed, as a worker is told that named this fence.
+    pub(crate) fn committed(&mut self, id: &TaskId, under: Fence) {
+        let Some(row) = self.tables.row(id) else { return };
+        let fence = Fence(under.0 + i64::from(row.status == Status::Released));
+        if row.fence != fence {
+            self.violate(format!(
+                "2: {id} ended under fence {under} while it was at {}",
+                row.fence
+            ));
         }
     }
 
@@ -648,7 +692,6 @@ impl Checker {
 fn is_safe(row: &Row) -> bool {
     match row.status {
         Status::Succeeded | Status::Failed | Status::Dead => true,
-        Status::Delayed | Status::Released => row.payload.is_some(),
-        Status::Running => false,
+        Status::Delayed | Status::Released | Status::Running => row.payload.is_some(),
     }
 }

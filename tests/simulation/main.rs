@@ -16,6 +16,7 @@ mod worker;
 mod workload;
 mod world;
 
+use checker::Tally;
 use mutation::Mutation;
 use run::simulate;
 
@@ -69,6 +70,87 @@ shares!(
     seeds_5 = 5,
     seeds_6 = 6,
     seeds_7 = 7
+);
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    for seed in 0..12 {
+        let (first, second) = (simulate(seed, None), simulate(seed, None));
+        let differs = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
+        let lines = |trace: &[String], at: usize| trace[at.saturating_sub(5)..=at].join("\n");
+        if let Some(at) = differs {
+            panic!(
+                "seed {seed} came out differently:\n{}\n\n{}",
+                lines(&first.trace, at),
+                lines(&second.trace, at)
+            );
+        }
+        assert_eq!(first.trace.len(), second.trace.len());
+        assert_eq!(first.tally, second.tally);
+    }
+}
+
+/// A simulation in which nothing happens would find no faults either.
+#[test]
+fn everything_that_can_happen_does() {
+    let mut sum = Tally::default();
+    for seed in 0..60 {
+        sum.add(&simulate(seed, None).tally);
+    }
+    println!("{sum:#?}");
+    for (what, count) in sum.each() {
+        assert!(count >= 5, "{what} happened {count} times only");
+    }
+}
+
+/// Seeds that may pass before a mutation is noticed.
+const PATIENCE: u64 = 400;
+
+fn is_caught(mutation: Mutation) {
+    for seed in 0..PATIENCE {
+        let violations = simulate(seed, Some(mutation)).violations;
+        if let Some(violation) = violations.first() {
+            println!("{mutation:?} was caught with seed {seed} {violation}");
+            return;
+        }
+    }
+    panic!("{mutation:?} was not noticed with {PATIENCE} seeds");
+}
+
+macro_rules! mutations {
+    ($($name:ident = $mutation:ident),+ $(,)?) => {
+        mod mutations {
+            $(#[test]
+            fn $name() {
+                super::is_caught(super::Mutation::$mutation);
+            })+
+        }
+    };
+}
+
+mutations!(
+    ack_before_commit = AckBeforeCommit,
+    no_fence_in_record = NoFenceInRecord,
+    no_fence_in_perform = NoFenceInPerform,
+    claim_ignores_lease = ClaimIgnoresLease,
+    no_crash_on_takeover = NoCrashOnTakeover,
+    crash_on_give_back = CrashOnGiveBack,
+    retry_on_drain = RetryOnDrain,
+    fence_stays = FenceStays,
+    renew_ignores_fence = RenewIgnoresFence,
+    renewal_never_fails = RenewalNeverFails,
+    effect_outside_transaction = EffectOutsideTransaction,
+    promote_marks_first = PromoteMarksFirst,
+    condemn_without_recheck = CondemnWithoutRecheck,
+    done_is_claimable = DoneIsClaimable,
+    unlock_without_compare = UnlockWithoutCompare,
+    renew_lock_without_compare = RenewLockWithoutCompare,
+    beat_after_release = BeatAfterRelease,
+    hand_over_before_release = HandOverBeforeRelease,
+    give_back_without_owner = GiveBackWithoutOwner,
+    reap_with_pending = ReapWithPending,
+    no_unlock = NoUnlock,
+    delay_without_payload = DelayWithoutPayload,
 );
 
 #[test]

@@ -51,30 +51,3 @@ pub(crate) enum Mutation {
     /// A delay forgets the payload.
     DelayWithoutPayload,
 }
-
-impl Mutation {
-    pub(crate) const ALL: [Self; 22] = [
-        Self::AckBeforeCommit,
-        Self::NoFenceInRecord,
-        Self::NoFenceInPerform,
-        Self::ClaimIgnoresLease,
-        Self::NoCrashOnTakeover,
-        Self::CrashOnGiveBack,
-        Self::RetryOnDrain,
-        Self::FenceStays,
-        Self::RenewIgnoresFence,
-        Self::RenewalNeverFails,
-        Self::EffectOutsideTransaction,
-        Self::PromoteMarksFirst,
-        Self::CondemnWithoutRecheck,
-        Self::DoneIsClaimable,
-        Self::UnlockWithoutCompare,
-        Self::RenewLockWithoutCompare,
-        Self::BeatAfterRelease,
-        Self::HandOverBeforeRelease,
-        Self::GiveBackWithoutOwner,
-        Self::ReapWithPending,
-        Self::NoUnlock,
-        Self::DelayWithoutPayload,
-    ];
-}

@@ -417,6 +417,7 @@ impl SimLedger {
         verdict: Verdict,
     ) -> Result<Recorded, LedgerError> {
         let world = &self.link.world;
+        let named = held.fence;
         let held =
             if world.is(Mutation::NoFenceInRecord) { self.unfenced(held) } else { held.clone() };
         let released = verdict == Verdict::Released;
@@ -430,6 +431,9 @@ impl SimLedger {
         }
         world.note(self.link.worker, format_args!("{line}: {answer:?}"));
         world.judge();
+        if matches!(answer, Ok(Recorded::Committed)) {
+            world.check(|checker| checker.committed(&task.id, named));
+        }
         answer
     }
 }
@@ -486,13 +490,20 @@ impl Ledger for SimLedger {
                 },
                 ..grant.clone()
             });
-            let answer = self.inner.perform(task, unfenced.as_ref(), effect, timeout).await;
+            let mut answer = self.inner.perform(task, unfenced.as_ref(), effect, timeout).await;
+            if world.is(Mutation::NoFenceInPerform) && matches!(answer, Ok(Performed::Stale)) {
+                world.tables.edit(&task.id, |row| row.status = Status::Succeeded);
+                answer = Ok(Performed::Committed);
+            }
             let under = held.map(|grant| grant.held.fence);
             world.note(
                 self.link.worker,
                 format_args!("performs {} under {under:?}: {answer:?}", task.id),
             );
             world.judge();
+            if let (Some(under), Ok(Performed::Committed)) = (under, &answer) {
+                world.check(|checker| checker.committed(&task.id, under));
+            }
             answer
         };
         let answer = self.link.call(Side::Postgres, perform).await.map_err(ledger_error);
