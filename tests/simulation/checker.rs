@@ -103,12 +103,15 @@ pub(crate) struct Checker {
     safe: BTreeMap<TaskId, u64>,
     deliveries: BTreeMap<(WorkerId, EntryId), u64>,
     postponed: BTreeSet<(WorkerId, EntryId)>,
+    /// The entry that brought a task to a worker last.
+    brought: BTreeMap<(WorkerId, TaskId), EntryId>,
     /// The claims that workers know of, with the fence and the local deadline.
     leases: BTreeMap<(WorkerId, TaskId), (Fence, Duration)>,
     active: Vec<Active>,
     /// How often a task failed by its own fault.
     failures: BTreeMap<TaskId, u32>,
     failed_for_good: BTreeSet<TaskId>,
+    claimed_at: BTreeMap<TaskId, Duration>,
     released_tokens: BTreeSet<u128>,
     tokens: BTreeMap<WorkerId, BTreeSet<u128>>,
     links: BTreeMap<WorkerId, Arc<Link>>,
@@ -145,10 +148,12 @@ impl Checker {
             safe: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             postponed: BTreeSet::new(),
+            brought: BTreeMap::new(),
             leases: BTreeMap::new(),
             active: Vec::new(),
             failures: BTreeMap::new(),
             failed_for_good: BTreeSet::new(),
+            claimed_at: BTreeMap::new(),
             released_tokens: BTreeSet::new(),
             tokens: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -238,6 +243,9 @@ impl Checker {
         self.judge_fence(change, before.as_ref());
         self.judge_crashes(change, before.as_ref());
         self.judge_end(change, before.as_ref());
+        if *action == Action::Claim {
+            self.claimed_at.insert(id.clone(), self.now);
+        }
         if let Some(key) = &after.lock_key
             && let Some(resource) = self.tables.resource(key)
         {
@@ -317,7 +325,7 @@ impl Checker {
             if !(took_over && was_up && after.crashes == before.crashes + 1) {
                 self.violate(format!("5: {action:?} of {id} counted a crash"));
             } else if let Some(holder) = before.worker
-                && !self.is_excused(holder)
+                && !self.is_excused(holder, self.claimed_at.get(id).copied())
             {
                 self.violate(format!("5: a crash of {id} was counted, and its worker is well"));
             }
@@ -326,12 +334,13 @@ impl Checker {
         }
     }
 
-    /// Whether something befell the worker that can cost it a lease.
-    fn is_excused(&self, worker: WorkerId) -> bool {
-        let recent = |at: Option<Duration>| at.is_some_and(|at| self.now < at + AFTERMATH);
+    /// Whether something befell the worker since its claim that can cost it a lease. The claim's
+    /// own answer may have been lost.
+    fn is_excused(&self, worker: WorkerId, claimed_at: Option<Duration>) -> bool {
+        let since = |at: Option<Duration>| at >= claimed_at;
         self.gone.contains_key(&worker)
-            || recent(self.last_jump)
-            || self.links.get(&worker).is_some_and(|link| recent(link.last_trouble(Side::Postgres)))
+            || since(self.last_jump)
+            || self.links.get(&worker).is_some_and(|link| since(link.last_trouble(Side::Postgres)))
     }
 
     fn judge_end(&mut self, change: &Change, before: Option<&Row>) {
@@ -485,7 +494,10 @@ impl Checker {
 
     // The stream.
 
-    pub(crate) fn delivered(&mut self, worker: WorkerId, entry: EntryId) {
+    pub(crate) fn delivered(&mut self, worker: WorkerId, entry: EntryId, raw: &RawEntry) {
+        if let Some((id, _)) = self.decode(entry, raw.clone()) {
+            self.brought.insert((worker, id), entry);
+        }
         self.deliveries.insert((worker, entry), self.sequence);
         self.postponed.remove(&(worker, entry));
     }
@@ -540,7 +552,8 @@ impl Checker {
         {
             let known = self.leases.get(&(worker, id.clone())).map(|(fence, _)| *fence);
             let ours = row.status == Status::Running && row.worker == Some(worker);
-            if ours && row.hash == hash && known == Some(row.fence) {
+            let brought = self.brought.get(&(worker, id.clone())) == Some(&entry);
+            if ours && brought && row.hash == hash && known == Some(row.fence) {
                 self.violate(format!("3: {id} is handed over while it runs under our claim"));
             }
         }

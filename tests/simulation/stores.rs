@@ -85,7 +85,8 @@ impl SimQueue {
         let world = &self.link.world;
         for delivery in deliveries {
             world.note(self.link.worker, format_args!("{how} {}", delivery.entry));
-            world.check(|checker| checker.delivered(self.link.worker, delivery.entry));
+            let (entry, raw) = (delivery.entry, &delivery.raw);
+            world.check(|checker| checker.delivered(self.link.worker, entry, raw));
             if let Ok(task) = codec::decode(delivery, MAX_PAYLOAD) {
                 let entry = (delivery.entry, delivery.raw.clone());
                 self.brought.lock().unwrap().insert(task.id, entry);
