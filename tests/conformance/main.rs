@@ -5,10 +5,13 @@
 
 mod leases;
 mod ledgers;
+mod memory;
 mod queues;
+mod servers;
 mod stage;
 
-use stage::{InMemory, Postgres, Redis};
+use memory::InMemory;
+use servers::{Postgres, Redis};
 
 macro_rules! over_both {
     ($suite:ident over $memory:ident ($in_memory:ty) and $real:ident ($served:ty): $($name:ident),+ $(,)?) => {

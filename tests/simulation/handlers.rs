@@ -103,7 +103,7 @@ struct SimHandler {
 #[async_trait]
 impl ExternalHandler for SimHandler {
     fn is_light(&self) -> bool {
-        self.link.worker.0.as_u128() % 2 == 0
+        self.link.worker.0.as_u128().is_multiple_of(2)
     }
 
     async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure> {

@@ -177,7 +177,7 @@ impl Link {
         if let Some(left) = &mut state.calls_left {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                fate.dies_before = fate.there.as_millis() % 2 == 0;
+                fate.dies_before = fate.there.as_millis().is_multiple_of(2);
                 fate.dies_after = !fate.dies_before;
             }
         }

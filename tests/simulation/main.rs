@@ -10,6 +10,7 @@ mod checker;
 mod handlers;
 mod link;
 mod mutation;
+mod plan;
 mod run;
 mod stores;
 mod worker;
@@ -104,7 +105,7 @@ fn everything_that_can_happen_does() {
 }
 
 /// Seeds that may pass before a mutation is noticed.
-const PATIENCE: u64 = 400;
+const PATIENCE: u64 = 4000;
 
 fn is_caught(mutation: Mutation) {
     for seed in 0..PATIENCE {
@@ -151,6 +152,7 @@ mutations!(
     reap_with_pending = ReapWithPending,
     no_unlock = NoUnlock,
     delay_without_payload = DelayWithoutPayload,
+    claim_forgets_payload = ClaimForgetsPayload,
 );
 
 #[test]

@@ -50,4 +50,6 @@ pub(crate) enum Mutation {
     NoUnlock,
     /// A delay forgets the payload.
     DelayWithoutPayload,
+    /// A claim forgets the payload of a task that has waited.
+    ClaimForgetsPayload,
 }

@@ -18,6 +18,7 @@ use super::chance::Chance;
 use super::checker::Tally;
 use super::link::{Link, Side};
 use super::mutation::Mutation;
+use super::plan::{Act, plan};
 use super::worker::{Ending, Setup, live};
 use super::world::{LEASE, MAX_PAYLOAD, Outage, World};
 
@@ -36,21 +37,6 @@ pub(crate) struct Outcome {
     pub(crate) violations: Vec<String>,
     pub(crate) trace: Vec<String>,
     pub(crate) tally: Tally,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Act {
-    Arrive(usize),
-    Start(usize),
-    Kill(usize),
-    Freeze(usize, Duration),
-    Order(usize, Event),
-    JumpForward(Duration),
-    JumpBack(Duration),
-    Outage(Side, Duration, bool),
-    RestartPostgres(Duration),
-    Flush,
-    Steal,
 }
 
 /// Runs one simulation on a runtime of its own, whose time is paused.
@@ -109,41 +95,12 @@ impl Fleet {
     }
 
     fn plan(&mut self) {
-        for slot in 0..self.slots.len() {
-            let when = self.chance.ms(0, 1_000);
-            self.at(when, Act::Start(slot));
+        let arrivals = self.world.workload.arrivals.iter().map(|arrival| arrival.at).enumerate();
+        for (number, when) in arrivals.collect::<Vec<_>>() {
+            self.at(when, Act::Arrive(number));
         }
-        for number in 0..self.world.workload.arrivals.len() {
-            self.at(self.world.workload.arrivals[number].at, Act::Arrive(number));
-        }
-        let last = u64::try_from(self.faults_end.as_millis()).unwrap();
-        for _ in 0..self.chance.number(0, 14) {
-            let when = self.chance.ms(500, last);
-            let slot = self.chance.index(self.slots.len());
-            let chance = &mut self.chance;
-            let act = match chance.number(0, 15) {
-                0..3 => Act::Kill(slot),
-                3..6 => Act::Order(slot, Event::Terminate),
-                6 => Act::Order(slot, Event::DrainInBackground),
-                7..9 => Act::Freeze(slot, chance.ms(500, 14_000)),
-                9 => Act::JumpForward(chance.ms(500, 8_000)),
-                10 => Act::JumpBack(chance.ms(500, 8_000)),
-                11 => Act::Outage(Side::Redis, chance.ms(200, 6_000), chance.hit(0.5)),
-                12 => Act::Outage(Side::Postgres, chance.ms(200, 9_000), chance.hit(0.5)),
-                13 => Act::RestartPostgres(chance.ms(200, 9_000)),
-                14 => Act::Flush,
-                _ => Act::Steal,
-            };
+        for (when, act) in plan(&mut self.chance, self.slots.len(), self.faults_end) {
             self.at(when, act);
-            if matches!(act, Act::Order(_, Event::Terminate)) && self.chance.hit(0.2) {
-                let hurry = when + self.chance.ms(0, 2_000);
-                self.at(hurry, act);
-            }
-            if self.chance.hit(0.1) {
-                self.at(when, Act::Order(slot, Event::Quiet));
-                let end = when + self.chance.ms(0, 5_000);
-                self.at(end, Act::Order(slot, Event::Continue));
-            }
         }
     }
 
@@ -157,7 +114,7 @@ impl Fleet {
         })
         .await;
         if self.is_clean() && !self.world.check(|checker| checker.is_done()) {
-            self.world.check(|checker| checker.too_late());
+            self.world.check(super::checker::Checker::too_late);
         }
         if self.is_clean() {
             self.wind_up().await;
@@ -242,11 +199,11 @@ impl Fleet {
             }
             Act::JumpForward(by) => {
                 world.tables.jump_forward(by);
-                world.check(|checker| checker.jumped());
+                world.check(super::checker::Checker::jumped);
             }
             Act::JumpBack(by) => {
                 world.tables.jump_back(by);
-                world.check(|checker| checker.jumped());
+                world.check(super::checker::Checker::jumped);
             }
             Act::Outage(side, time, hangs) => {
                 let outage = Outage { until: world.now() + time, hangs };
@@ -366,7 +323,7 @@ impl Fleet {
         self.start(0);
         sleep(Duration::from_secs(2)).await;
         self.drain().await;
-        self.world.check(|checker| checker.finish());
+        self.world.check(super::checker::Checker::finish);
     }
 
     async fn drain(&mut self) {
@@ -380,7 +337,7 @@ impl Fleet {
             }
         }
         if !self.lives.is_empty() {
-            self.world.check(|checker| checker.stays());
+            self.world.check(super::checker::Checker::stays);
         }
     }
 }

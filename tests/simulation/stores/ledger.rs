@@ -1,328 +1,30 @@
-//! The stores as one worker process sees them: those in memory behind its [`Link`], each call looked
-//! at by the checker when it is applied.
+//! The ledger behind a link.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use queue_worker::connection::RedisError;
 use queue_worker::domain::{
-    Delivery, EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntry, Task, TaskId, Verdict,
+    EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntry, Task, TaskId, Verdict,
 };
-use queue_worker::lease::memory::MemoryLeases;
-use queue_worker::lease::{Acquired, LeaseError, LeaseStore, Lock, Renewal};
-use queue_worker::ledger::memory::{MemoryLedger, MemoryOptions};
+use queue_worker::ledger::memory::MemoryLedger;
 use queue_worker::ledger::{
     Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError, Performed,
     Pruned, Recorded, Retention, Status,
 };
+use queue_worker::queue::Queue;
 use queue_worker::queue::memory::MemoryQueue;
-use queue_worker::queue::{Demand, Queue, QueueError, codec};
-use queue_worker::worker::Stores;
 
-use super::link::{Fault, Link, REDIS_TIMEOUT, Side};
-use super::mutation::Mutation;
-use super::world::{LEASE, MAX_CRASHES, MAX_PAYLOAD, RELEASED_RECHECK};
+use super::super::link::{Link, Side};
+use super::super::mutation::Mutation;
+use super::super::world::MAX_CRASHES;
+use super::{Brought, ledger_error};
 
-/// The entries that brought a worker its tasks, for the mutations that settle them out of turn.
-type Brought = Arc<Mutex<BTreeMap<TaskId, (EntryId, RawEntry)>>>;
-
-/// Two sets of stores for a worker process: for its heartbeat, and for all the rest.
-pub(crate) fn stores(link: &Arc<Link>) -> Stores {
-    let world = &link.world;
-    let brought = Brought::default();
-    let queue = || MemoryQueue::new(world.streams.clone(), link.worker, LEASE);
-    let options = MemoryOptions {
-        lease: LEASE,
-        max_crashes: MAX_CRASHES,
-        released_recheck: RELEASED_RECHECK,
-        ..MemoryOptions::new(link.worker)
-    };
-    Stores {
-        queue: Arc::new(SimQueue {
-            link: Arc::clone(link),
-            inner: queue(),
-            interrupted: AtomicBool::new(false),
-            brought: Arc::clone(&brought),
-        }),
-        leases: Arc::new(SimLeases {
-            link: Arc::clone(link),
-            inner: MemoryLeases::new(world.locks.clone(), LEASE),
-            last: Mutex::default(),
-        }),
-        ledger: Arc::new(SimLedger {
-            link: Arc::clone(link),
-            inner: MemoryLedger::new(world.tables.clone(), options),
-            queue: queue(),
-            brought,
-        }),
-    }
-}
-
-fn redis_error(fault: Fault) -> RedisError {
-    let address = "redis".to_owned();
-    match fault {
-        Fault::Before => RedisError::Unavailable { address, message: "connection refused".into() },
-        Fault::Lost => RedisError::Timeout { address, command: "…", after: REDIS_TIMEOUT },
-    }
-}
-
-fn ledger_error(_: Fault) -> LedgerError {
-    LedgerError::Unavailable { address: "postgres".to_owned(), message: "broken pipe".into() }
-}
-
-struct SimQueue {
-    link: Arc<Link>,
-    inner: MemoryQueue,
-    interrupted: AtomicBool,
-    brought: Brought,
-}
-
-impl SimQueue {
-    fn seen(&self, how: &str, deliveries: &[Delivery]) {
-        let world = &self.link.world;
-        for delivery in deliveries {
-            world.note(self.link.worker, format_args!("{how} {}", delivery.entry));
-            let (entry, raw) = (delivery.entry, &delivery.raw);
-            world.check(|checker| checker.delivered(self.link.worker, entry, raw));
-            if let Ok(task) = codec::decode(delivery, MAX_PAYLOAD) {
-                let entry = (delivery.entry, delivery.raw.clone());
-                self.brought.lock().unwrap().insert(task.id, entry);
-            }
-        }
-    }
-
-    /// Plays a worker that takes back what it has lost, if that is the mutation.
-    fn steal(&self, entry: EntryId) {
-        let world = &self.link.world;
-        if world.is(Mutation::GiveBackWithoutOwner)
-            && world.streams.owner(&world.queue, entry).is_some()
-        {
-            world.streams.give(&world.queue, entry, self.link.worker, LEASE);
-        }
-    }
-}
-
-#[async_trait]
-impl Queue for SimQueue {
-    async fn check(&self) -> Result<(), QueueError> {
-        self.link.call(Side::Redis, async {}).await.map_err(redis_error)
-    }
-
-    async fn fetch(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-        block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        self.interrupted.store(false, Ordering::SeqCst);
-        let read = async {
-            let interrupted = self.interrupted.load(Ordering::SeqCst);
-            let block = if interrupted { Duration::ZERO } else { block };
-            let deliveries = self.inner.fetch(queue, demand, block).await?;
-            self.seen("fetches", &deliveries);
-            Ok(deliveries)
-        };
-        self.link.call(Side::Redis, read).await.map_err(redis_error)?
-    }
-
-    async fn interrupt(&self, queue: &QueueName) {
-        self.interrupted.store(true, Ordering::SeqCst);
-        self.link.gate().await;
-        self.inner.interrupt(queue).await;
-    }
-
-    async fn reclaim(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        let read = async {
-            let deliveries = self.inner.reclaim(queue, demand).await?;
-            self.seen("reclaims", &deliveries);
-            Ok(deliveries)
-        };
-        self.link.call(Side::Redis, read).await.map_err(redis_error)?
-    }
-
-    async fn delivered(
-        &self,
-        queue: &QueueName,
-        after: EntryId,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        let read = async {
-            let deliveries = self.inner.delivered(queue, after, demand).await?;
-            self.seen("finds", &deliveries);
-            Ok(deliveries)
-        };
-        self.link.call(Side::Redis, read).await.map_err(redis_error)?
-    }
-
-    async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError> {
-        let settle = async {
-            self.link.world.note(self.link.worker, format_args!("settles {entry}"));
-            self.link.world.check(|checker| checker.acks(self.link.worker, entry));
-            self.inner.settle(queue, entry).await
-        };
-        self.link.call(Side::Redis, settle).await.map_err(redis_error)?
-    }
-
-    async fn hand_over(
-        &self,
-        queue: &QueueName,
-        entry: EntryId,
-        raw: &RawEntry,
-    ) -> Result<(), QueueError> {
-        let world = &self.link.world;
-        let give = async {
-            world.note(self.link.worker, format_args!("hands over {entry}"));
-            let before = world.check(|checker| checker.hands_over(self.link.worker, entry, raw));
-            self.steal(entry);
-            let answer = self.inner.hand_over(queue, entry, raw).await;
-            world.check(|checker| checker.gave_back(self.link.worker, entry, before));
-            answer
-        };
-        self.link.call(Side::Redis, give).await.map_err(redis_error)?
-    }
-
-    async fn postpone(
-        &self,
-        queue: &QueueName,
-        entry: EntryId,
-        remaining: Duration,
-    ) -> Result<(), QueueError> {
-        let world = &self.link.world;
-        let give = async {
-            world.note(self.link.worker, format_args!("postpones {entry} by {remaining:?}"));
-            let before = world.check(|checker| checker.pending(entry));
-            world.check(|checker| checker.postpones(self.link.worker, entry));
-            self.steal(entry);
-            let answer = self.inner.postpone(queue, entry, remaining).await;
-            world.check(|checker| checker.gave_back(self.link.worker, entry, before));
-            answer
-        };
-        self.link.call(Side::Redis, give).await.map_err(redis_error)?
-    }
-
-    async fn touch(&self, entries: &[(QueueName, EntryId)]) -> Result<Vec<bool>, QueueError> {
-        self.link.call(Side::Redis, self.inner.touch(entries)).await.map_err(redis_error)?
-    }
-
-    async fn append(&self, queue: &QueueName, raw: &RawEntry) -> Result<EntryId, QueueError> {
-        let append = async {
-            let entry = self.inner.append(queue, raw).await?;
-            self.link.world.note(self.link.worker, format_args!("appends {entry}"));
-            Ok(entry)
-        };
-        self.link.call(Side::Redis, append).await.map_err(redis_error)?
-    }
-
-    async fn contains(&self, queue: &QueueName, entry: EntryId) -> Result<bool, QueueError> {
-        self.link.call(Side::Redis, self.inner.contains(queue, entry)).await.map_err(redis_error)?
-    }
-
-    async fn reap_consumers(
-        &self,
-        queue: &QueueName,
-        stale_after: Duration,
-    ) -> Result<u64, QueueError> {
-        let world = &self.link.world;
-        let reap = async {
-            if world.is(Mutation::ReapWithPending) {
-                for (entry, owner, _) in world.streams.pending(queue) {
-                    if owner == self.link.worker {
-                        world.streams.forget_pending(queue, entry);
-                    }
-                }
-            }
-            self.inner.reap_consumers(queue, stale_after).await
-        };
-        self.link.call(Side::Redis, reap).await.map_err(redis_error)?
-    }
-}
-
-struct SimLeases {
-    link: Arc<Link>,
-    inner: MemoryLeases,
-    /// The locks of the last renewal.
-    last: Mutex<Vec<Lock>>,
-}
-
-#[async_trait]
-impl LeaseStore for SimLeases {
-    async fn acquire(&self, name: &str) -> Result<Acquired, LeaseError> {
-        let world = &self.link.world;
-        let mut taken = None;
-        let acquire = async {
-            let answer = self.inner.acquire(name).await?;
-            if let Acquired::Granted(lock) = &answer {
-                taken = Some(lock.clone());
-                world.check(|checker| checker.locked(self.link.worker, lock));
-            }
-            Ok(answer)
-        };
-        match self.link.call(Side::Redis, acquire).await {
-            Ok(answer) => answer,
-            Err(fault) => {
-                // The store deletes what it may have set, if it still can.
-                if let Some(lock) = taken
-                    && world.with_faults(|faults| faults.chance.hit(0.5))
-                {
-                    self.inner.release(&lock).await?;
-                }
-                Err(redis_error(fault))
-            }
-        }
-    }
-
-    async fn release(&self, lock: &Lock) -> Result<(), LeaseError> {
-        let world = &self.link.world;
-        let release = async {
-            if world.is(Mutation::NoUnlock) {
-                return Ok(());
-            }
-            let before = world.locks.token(&lock.name);
-            if world.is(Mutation::UnlockWithoutCompare) {
-                world.locks.forget(&lock.name);
-            }
-            let answer = self.inner.release(lock).await;
-            world.check(|checker| checker.unlocked(lock, before));
-            answer
-        };
-        self.link.call(Side::Redis, release).await.map_err(redis_error)?
-    }
-
-    async fn renew(&self, locks: &[Lock]) -> Result<Vec<Renewal>, LeaseError> {
-        let world = &self.link.world;
-        let last = std::mem::replace(&mut *self.last.lock().unwrap(), locks.to_vec());
-        let mut all = locks.to_vec();
-        if world.is(Mutation::BeatAfterRelease) {
-            all.extend(last);
-        }
-        let renew = async {
-            let before: Vec<_> = all.iter().map(|lock| world.locks.token(&lock.name)).collect();
-            if world.is(Mutation::RenewLockWithoutCompare) {
-                for lock in &all {
-                    world.locks.forget(&lock.name);
-                }
-            }
-            let mut answers = self.inner.renew(&all).await?;
-            answers.truncate(locks.len());
-            world.check(|checker| checker.relocked(&all, &before));
-            Ok(answers)
-        };
-        self.link.call(Side::Redis, renew).await.map_err(redis_error)?
-    }
-}
-
-struct SimLedger {
-    link: Arc<Link>,
-    inner: MemoryLedger,
-    queue: MemoryQueue,
-    brought: Brought,
+pub(super) struct SimLedger {
+    pub(super) link: Arc<Link>,
+    pub(super) inner: MemoryLedger,
+    pub(super) queue: MemoryQueue,
+    pub(super) brought: Brought,
 }
 
 impl SimLedger {
@@ -383,6 +85,12 @@ impl SimLedger {
         if let Claimed::Granted(grant) = &mut answer {
             if world.is(Mutation::NoCrashOnTakeover) {
                 tables.edit(id, |row| row.crashes = crashes);
+            }
+            if world.is(Mutation::ClaimForgetsPayload) {
+                tables.edit(id, |row| {
+                    row.payload = None;
+                    row.run_at = None;
+                });
             }
             if world.is(Mutation::FenceStays) {
                 tables.edit(id, |row| row.fence.0 -= 1);

@@ -5,156 +5,22 @@
 //! proves, at once and without ever losing an answer; only a fetch waits. Idle times come from the
 //! clock. Delivery counts are not kept: nobody asks for them.
 
+mod read;
+mod streams;
+mod taken;
+
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
+use self::read::{Read, ReadState, Reading};
+pub use self::streams::MemoryStreams;
+use self::streams::{Group, PendingEntry, START, State};
+use self::taken::Taken;
 use super::{Demand, Queue, QueueError};
-use crate::clock::{BootInstant, Clock};
 use crate::domain::{Delivery, EntryId, Origin, QueueName, RawEntry, WorkerId};
-
-/// The beginning of every stream.
-const START: EntryId = EntryId { ms: 0, seq: 0 };
-
-/// An entry that was delivered and not settled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingEntry {
-    /// To whom.
-    pub consumer: WorkerId,
-    /// Since when it idles.
-    since: BootInstant,
-    /// What an idle time that was set by hand adds.
-    idle: Duration,
-}
-
-impl PendingEntry {
-    fn idle(&self, now: BootInstant) -> Duration {
-        now.saturating_since(self.since) + self.idle
-    }
-}
-
-#[derive(Default)]
-struct Group {
-    last: Option<EntryId>,
-    pending: BTreeMap<EntryId, PendingEntry>,
-    /// When each consumer was last heard of.
-    consumers: BTreeMap<WorkerId, BootInstant>,
-}
-
-#[derive(Default)]
-struct Stream {
-    entries: BTreeMap<EntryId, RawEntry>,
-    group: Option<Group>,
-}
-
-#[derive(Default)]
-struct State {
-    streams: BTreeMap<QueueName, Stream>,
-    last: u64,
-}
-
-/// The streams that all workers share. Cheap to clone.
-#[derive(Clone)]
-pub struct MemoryStreams {
-    clock: Clock,
-    state: Arc<Mutex<State>>,
-    added: Arc<Notify>,
-}
-
-impl MemoryStreams {
-    /// No streams.
-    pub fn new(clock: Clock) -> Self {
-        Self { clock, state: Arc::default(), added: Arc::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds an entry, as producers do.
-    pub fn add(&self, queue: &QueueName, raw: RawEntry) -> EntryId {
-        let mut state = self.lock();
-        state.last += 1;
-        let id = EntryId { ms: 1, seq: state.last };
-        state.streams.entry(queue.clone()).or_default().entries.insert(id, raw);
-        drop(state);
-        self.added.notify_waiters();
-        id
-    }
-
-    /// All entries of a stream.
-    pub fn entries(&self, queue: &QueueName) -> Vec<(EntryId, RawEntry)> {
-        let state = self.lock();
-        let stream = state.streams.get(queue);
-        stream.map_or_else(Vec::new, |stream| {
-            stream.entries.iter().map(|(id, raw)| (*id, raw.clone())).collect()
-        })
-    }
-
-    /// One entry of a stream.
-    pub fn entry(&self, queue: &QueueName, id: EntryId) -> Option<RawEntry> {
-        self.lock().streams.get(queue)?.entries.get(&id).cloned()
-    }
-
-    /// The pending list of a stream, with idle times.
-    pub fn pending(&self, queue: &QueueName) -> Vec<(EntryId, WorkerId, Duration)> {
-        let now = self.clock.now();
-        let state = self.lock();
-        let group = state.streams.get(queue).and_then(|stream| stream.group.as_ref());
-        group.map_or_else(Vec::new, |group| {
-            let line =
-                |(id, entry): (&EntryId, &PendingEntry)| (*id, entry.consumer, entry.idle(now));
-            group.pending.iter().map(line).collect()
-        })
-    }
-
-    /// Who has an entry pending.
-    pub fn owner(&self, queue: &QueueName, id: EntryId) -> Option<WorkerId> {
-        let state = self.lock();
-        Some(state.streams.get(queue)?.group.as_ref()?.pending.get(&id)?.consumer)
-    }
-
-    /// The consumers of a stream's group.
-    pub fn consumers(&self, queue: &QueueName) -> Vec<WorkerId> {
-        let state = self.lock();
-        let group = state.streams.get(queue).and_then(|stream| stream.group.as_ref());
-        group.map_or_else(Vec::new, |group| group.consumers.keys().copied().collect())
-    }
-
-    /// Deletes an entry and leaves it in the pending list, as a trimmed stream does.
-    pub fn lose(&self, queue: &QueueName, id: EntryId) {
-        if let Some(stream) = self.lock().streams.get_mut(queue) {
-            stream.entries.remove(&id);
-        }
-    }
-
-    /// Forgets an entry from the pending list, as `XACK` does.
-    pub fn forget_pending(&self, queue: &QueueName, id: EntryId) {
-        let mut state = self.lock();
-        if let Some(group) = state.streams.get_mut(queue).and_then(|stream| stream.group.as_mut()) {
-            group.pending.remove(&id);
-        }
-    }
-
-    /// Gives a pending entry to another worker, idle for `idle`, as `XCLAIM` by hand does.
-    pub fn give(&self, queue: &QueueName, id: EntryId, to: WorkerId, idle: Duration) {
-        let since = self.clock.now();
-        let mut state = self.lock();
-        if let Some(group) = state.streams.get_mut(queue).and_then(|stream| stream.group.as_mut())
-            && let Some(entry) = group.pending.get_mut(&id)
-        {
-            *entry = PendingEntry { consumer: to, since, idle };
-        }
-    }
-
-    /// Forgets everything, as a Redis without persistence does.
-    pub fn flush(&self) {
-        self.lock().streams.clear();
-    }
-}
 
 /// One worker's way to the [`MemoryStreams`].
 pub struct MemoryQueue {
@@ -163,61 +29,6 @@ pub struct MemoryQueue {
     min_idle: Duration,
     reads: Mutex<BTreeMap<QueueName, Arc<Read>>>,
     cursors: Mutex<BTreeMap<QueueName, EntryId>>,
-}
-
-/// The read of one queue, under way or not.
-#[derive(Default)]
-struct Read {
-    state: Mutex<ReadState>,
-    interrupt: Notify,
-    rested: Notify,
-}
-
-#[derive(Default)]
-struct ReadState {
-    interrupted: bool,
-    under_way: bool,
-}
-
-impl Read {
-    fn lock(&self) -> MutexGuard<'_, ReadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Marks a read as under way until it is dropped.
-struct Reading<'a>(&'a Read);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.lock().under_way = false;
-        self.0.rested.notify_waiters();
-    }
-}
-
-/// What a call has in hand, and what it may still take.
-struct Taken<'a> {
-    queue: &'a QueueName,
-    origin: Origin,
-    left: Demand,
-    deliveries: Vec<Delivery>,
-}
-
-impl<'a> Taken<'a> {
-    const fn new(queue: &'a QueueName, origin: Origin, left: Demand) -> Self {
-        Self { queue, origin, left, deliveries: Vec::new() }
-    }
-
-    const fn wants_more(&self) -> bool {
-        self.left.entries > 0 && self.left.bytes > 0
-    }
-
-    fn add(&mut self, entry: EntryId, raw: RawEntry) {
-        self.left.entries -= 1;
-        self.left.bytes = self.left.bytes.saturating_sub(raw.bytes());
-        let (queue, origin) = (self.queue.clone(), self.origin);
-        self.deliveries.push(Delivery { queue, entry, origin, raw });
-    }
 }
 
 impl MemoryQueue {
@@ -463,8 +274,8 @@ impl Queue for MemoryQueue {
         let before = group.consumers.len();
         let Group { consumers, pending, .. } = group;
         consumers.retain(|consumer, heard| {
-            let stale = *consumer == self.worker || now.saturating_since(*heard) >= stale_after;
-            !stale || pending.values().any(|entry| entry.consumer == *consumer)
+            let goes = *consumer == self.worker || now.saturating_since(*heard) >= stale_after;
+            !goes || pending.values().any(|entry| entry.consumer == *consumer)
         });
         Ok(u64::try_from(before - group.consumers.len()).unwrap_or(u64::MAX))
     }
