@@ -11,7 +11,7 @@ use queue_worker::domain::{
 };
 use queue_worker::handler::sql::{SqlEffect, SqlOptions};
 use queue_worker::handler::{Handler, native};
-use queue_worker::ledger::{Effect, EffectError, EffectItem};
+use queue_worker::ledger::{Effect, EffectConnection, EffectError, EffectItem};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::Instant;
@@ -127,7 +127,7 @@ async fn apply(
     items: &[EffectItem],
 ) -> Result<(), EffectError> {
     let mut transaction = connection.begin().await.unwrap();
-    let result = effect.apply(&mut transaction, items).await;
+    let result = effect.apply(EffectConnection::Postgres(&mut transaction), items).await;
     match result {
         Ok(()) => transaction.commit().await.unwrap(),
         Err(_) => transaction.rollback().await.unwrap(),
@@ -262,7 +262,8 @@ async fn the_database_is_nobodys_fault(postgres: &Postgres, connection: &mut PgC
     let mut transaction = other.begin().await.unwrap();
     let terminate = format!("SELECT pg_terminate_backend({pid}, 5000)");
     connection.execute(sqlx::AssertSqlSafe(terminate)).await.unwrap();
-    let result = sql("DELETE FROM one").apply(&mut transaction, &three()).await;
+    let result =
+        sql("DELETE FROM one").apply(EffectConnection::Postgres(&mut transaction), &three()).await;
     assert!(matches!(result, Err(EffectError::Database(_))), "{result:?}");
 }
 

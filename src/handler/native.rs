@@ -38,7 +38,7 @@ use tokio::task::JoinSet;
 use super::blame::blame;
 use super::{ExternalHandler, Handler, Run};
 use crate::domain::Failure;
-use crate::ledger::{Effect, EffectError, EffectItem};
+use crate::ledger::{Effect, EffectConnection, EffectError, EffectItem};
 
 /// Decodes a JSON payload. What does not fit the type now will not fit later: a failure for good.
 pub fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Failure> {
@@ -212,9 +212,10 @@ impl<H: TransactionHandler> Effect for Transactional<H> {
 
     async fn apply(
         &self,
-        connection: &mut PgConnection,
+        connection: EffectConnection<'_>,
         items: &[EffectItem],
     ) -> Result<(), EffectError> {
+        let connection = connection.postgres()?;
         for item in items {
             let guarded = AssertUnwindSafe(async { self.handler.apply(connection, item).await });
             match guarded.catch_unwind().await {

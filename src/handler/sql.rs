@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::blame::blame;
 use crate::domain::Failure;
-use crate::ledger::{Effect, EffectError, EffectItem};
+use crate::ledger::{Effect, EffectConnection, EffectError, EffectItem};
 
 /// What to run for a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,9 +108,10 @@ impl Effect for SqlEffect {
 
     async fn apply(
         &self,
-        connection: &mut PgConnection,
+        connection: EffectConnection<'_>,
         items: &[EffectItem],
     ) -> Result<(), EffectError> {
+        let connection = connection.postgres()?;
         self.define(connection).await?;
         let payloads: Vec<&[u8]> = items.iter().map(|item| &item.task.payload[..]).collect();
         let ids: Vec<&str> = items.iter().map(|item| item.task.id.as_str()).collect();

@@ -5,6 +5,7 @@
 //! the owner of the token, on one server or on a majority of several. See
 //! <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>.
 
+pub mod memory;
 mod redis;
 
 use std::time::Duration;

@@ -5,8 +5,11 @@
 //! nothing and says so. The per-task calls look single; the store gathers the calls that are
 //! waiting now and sends one statement for all of them.
 
+mod connection;
+pub mod memory;
 mod postgres;
 
+pub use connection::EffectConnection;
 pub use postgres::{
     Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
     RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate,
@@ -217,7 +220,7 @@ pub trait Effect: Send + Sync + 'static {
     /// item, each is tried again in a transaction of its own.
     async fn apply(
         &self,
-        connection: &mut sqlx::PgConnection,
+        connection: EffectConnection<'_>,
         items: &[EffectItem],
     ) -> Result<(), EffectError>;
 }

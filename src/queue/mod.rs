@@ -4,6 +4,7 @@
 //! calls that are waiting now and sends one command for all of them.
 
 pub mod codec;
+pub mod memory;
 mod redis;
 
 use std::time::Duration;

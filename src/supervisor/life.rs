@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::build::{self, BuildError};
@@ -22,6 +22,7 @@ use crate::protocol::drain::{Budget, Event, Phase};
 use crate::telemetry::LogHandle;
 use crate::web::{Server, Vitals};
 use crate::worker::counts::Counts;
+use crate::worker::dice::Dice;
 use crate::worker::fetcher::Fetcher;
 use crate::worker::health::Health;
 use crate::worker::heartbeat::{self, Beats};
@@ -29,6 +30,7 @@ use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
 use crate::worker::progress::Progress;
 use crate::worker::slots::{Shared, Slots};
 use crate::worker::stop::Stop;
+use crate::worker::watched::Watched;
 use crate::worker::{Context, Served, Stores};
 
 /// How often the status line is renewed and, without a watchdog, the loop comes round.
@@ -109,7 +111,7 @@ struct Life {
     clock: Clock,
     requests: Requests,
     notifier: Notifier,
-    phase: watch::Sender<Phase>,
+    phase: Arc<Watched<Phase>>,
     stop: Stop,
     budget: Budget,
     health: Arc<Health>,
@@ -147,9 +149,10 @@ impl Life {
         let beats = Beats::new(clock);
         let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
         let stores = build::stores(&config, worker, clock)?;
-        let (phase, phase_seen) = watch::channel(Phase::Running);
+        let phase = Arc::new(Watched::new(Phase::Running));
         let stop = Stop::default();
-        let health = Health::new(clock);
+        let dice = Dice::Thread;
+        let health = Health::new(clock, &dice);
         let shared = Shared::new(config.worker.max_in_flight, config.worker.payload_budget.bytes());
         let counts = Counts::new();
         let context = Context {
@@ -157,13 +160,14 @@ impl Life {
             registry: Arc::clone(&registry),
             handlers,
             clock,
-            phase: phase_seen,
+            phase: Arc::clone(&phase),
             stop: stop.clone(),
             progress: Progress::new(clock),
             health: Arc::clone(&health),
             beats: Arc::clone(&beats),
             counts: Arc::clone(&counts),
             limits: build::limits(&config),
+            dice,
         };
         let queues: Vec<_> = build::served(&config)
             .into_iter()
@@ -208,7 +212,7 @@ impl Life {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let phase = loop {
             self.vitals.coordinator.came_round();
-            let phase = *self.phase.borrow();
+            let phase = self.phase.get();
             if phase.is_over() {
                 break phase;
             }
@@ -245,7 +249,7 @@ impl Life {
     }
 
     fn on(&mut self, event: Event) {
-        let before = *self.phase.borrow();
+        let before = self.phase.get();
         let phase = before.on(event, self.clock.now(), self.budget);
         if phase == before {
             return;
@@ -254,14 +258,14 @@ impl Life {
             Notifier::stopping();
         }
         self.stop.publish(phase);
-        self.phase.send_replace(phase);
+        self.phase.replace(phase);
         let status = status::line(phase, &self.beats, &self.health, self.clock);
         tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
         self.notifier.status(status);
     }
 
     fn tick(&mut self) {
-        let phase = *self.phase.borrow();
+        let phase = self.phase.get();
         self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
         if self.vitals.stuck().is_none() {
             Notifier::watchdog();

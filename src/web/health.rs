@@ -8,19 +8,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use crate::domain::QueueName;
 use crate::protocol::drain::Phase;
 use crate::worker::health::Health;
 use crate::worker::heartbeat::Beats;
 use crate::worker::progress::{LONGEST_TURN, Progress};
+use crate::worker::watched::Watched;
 
 /// What there is to look at.
 #[derive(Debug, Clone)]
 pub struct Vitals {
     /// Where the process stands.
-    pub phase: watch::Receiver<Phase>,
+    pub phase: Arc<Watched<Phase>>,
     /// Which stores answer.
     pub health: Arc<Health>,
     /// The heartbeat.
@@ -52,7 +51,7 @@ impl Vitals {
         let own =
             [("heartbeat", self.beats.silence()), ("coordinator", self.coordinator.silence())];
         let own = own.into_iter().map(|(name, silence)| (name.to_owned(), silence));
-        let is_leaving = self.phase.borrow().is_leaving();
+        let is_leaving = self.phase.get().is_leaving();
         let fetching = self.queues.iter().filter(|_| !is_leaving);
         let fetching =
             fetching.map(|(name, progress)| (format!("queue {name}"), progress.silence()));
@@ -63,8 +62,7 @@ impl Vitals {
 
     /// Why no tasks are pulled; `None` while they are.
     pub fn not_ready(&self) -> Option<String> {
-        let phase = *self.phase.borrow();
-        match phase {
+        match self.phase.get() {
             Phase::Running => self.health.complaint(),
             Phase::Quiet => Some("quiet: pulling nothing until SIGCONT".to_owned()),
             Phase::Background => Some("draining in the background".to_owned()),
@@ -79,18 +77,19 @@ impl Vitals {
 mod tests {
     use super::*;
     use crate::clock::{BootInstant, Clock};
+    use crate::worker::dice::Dice;
 
     struct Scene {
-        phase: watch::Sender<Phase>,
+        phase: Arc<Watched<Phase>>,
         vitals: Vitals,
     }
 
     fn scene() -> Scene {
         let clock = Clock::Tokio(tokio::time::Instant::now());
-        let (phase, seen) = watch::channel(Phase::Running);
+        let phase = Arc::new(Watched::new(Phase::Running));
         let vitals = Vitals {
-            phase: seen,
-            health: Health::new(clock),
+            phase: Arc::clone(&phase),
+            health: Health::new(clock, &Dice::Thread),
             beats: Beats::new(clock),
             coordinator: Progress::new(clock),
             queues: vec![(QueueName::new("mail").expect("a name"), Progress::new(clock))],
@@ -117,7 +116,7 @@ mod tests {
         vitals.beats = Beats::new(Clock::Tokio(tokio::time::Instant::now()));
         vitals.coordinator.came_round();
         assert_eq!(vitals.stuck().expect("the queue is stuck").name, "queue mail");
-        phase.send_replace(Phase::Background);
+        phase.replace(Phase::Background);
         assert_eq!(vitals.stuck(), None);
     }
 
@@ -134,7 +133,7 @@ mod tests {
             (Phase::Abandoning, "stopped"),
             (Phase::Stopped, "stopped"),
         ] {
-            phase.send_replace(phase_now);
+            phase.replace(phase_now);
             let said = vitals.not_ready().expect("not ready");
             assert!(said.contains(reason), "{phase_now:?}: {said}");
         }

@@ -73,7 +73,7 @@ impl Metrics {
         set(&self.oldest, &[], oldest.as_secs_f64());
         set(&self.heartbeat_age, &[], beats.silence().as_secs_f64());
         raise(&self.leases_lost, &[], beats.leases_lost());
-        let now = phase_label(*self.vitals.phase.borrow());
+        let now = phase_label(self.vitals.phase.get());
         for phase in PHASES {
             set(&self.phase, &[phase], f64::from(u8::from(phase == now)));
         }

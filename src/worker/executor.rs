@@ -41,6 +41,10 @@ const DROP_MARGIN: Duration = Duration::from_millis(500);
 /// How often the entry of a task that waits here unclaimed is kept from idling.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
 
+/// The fence has moved on, maybe by a commit of our own whose answer nobody waited for: if the entry
+/// is still ours, whoever looks at it next finds out.
+const STALE: Exit = Exit::Postpone(Duration::ZERO);
+
 /// Who else is in flight while a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Company {
@@ -341,7 +345,6 @@ impl Executor {
             let answer = tokio::select! {
                 biased;
                 answer = ledger.perform(task, Some(grant), effect, limit) => answer,
-                () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
                 () = self.context.stop.interrupt.cancelled() => {
                     return interrupted(Interruption::Drain);
                 }
@@ -358,7 +361,7 @@ impl Executor {
                 Ok(Performed::Stale | Performed::NotClaimed(_)) => {
                     self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
-                    return Err(Exit::Leave);
+                    return Err(STALE);
                 }
                 Err(error) => error,
             };
@@ -368,7 +371,7 @@ impl Executor {
                 biased;
                 () = self.context.stop.leaving.cancelled() => {}
                 () = guard.lost().cancelled() => {}
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }
@@ -464,7 +467,8 @@ impl Executor {
     async fn record(&self, task: &Arc<Task>, entry: &Entry, grant: &Grant, end: RunEnd) -> Exit {
         let policy = entry.policy.with_attempts(task.max_attempts);
         let limit = time_limit(task, entry);
-        let mut verdict = settle::verdict(end, grant.attempt, &policy, limit, rand::random());
+        let mut verdict =
+            settle::verdict(end, grant.attempt, &policy, limit, self.context.dice.fraction());
         let mut tries = 0;
         let mut refusals = 0;
         loop {
@@ -483,7 +487,7 @@ impl Executor {
                 Ok(Recorded::Stale) => {
                     self.counts_of(task).stale.inc();
                     outcome_log::stale(task, &grant.held);
-                    return Exit::Leave;
+                    return STALE;
                 }
                 Err(error) => error,
             };
@@ -495,14 +499,14 @@ impl Executor {
                     return Exit::Leave;
                 }
                 let failure = Failure::retry(format!("the outcome could not be recorded: {error}"));
-                let delay = policy.delay(grant.attempt, rand::random());
+                let delay = policy.delay(grant.attempt, self.context.dice.fraction());
                 verdict = Verdict::Retry { failure, delay };
             }
             tries += 1;
             tokio::select! {
                 biased;
                 () = self.context.stop.abandon.cancelled() => return Exit::Leave,
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }

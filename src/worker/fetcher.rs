@@ -80,12 +80,11 @@ impl Fetcher {
 
     /// Waits while the worker is quiet or a store is away.
     async fn until_pulling(&self) {
-        let mut phase = self.context.phase.clone();
         loop {
             let pulling = async {
                 self.context.health.until_ready().await;
-                phase.wait_for(|phase| phase.pulls()).await.is_ok()
-                    && self.context.health.is_ready()
+                self.context.phase.wait_for(|phase| phase.pulls()).await;
+                self.context.health.is_ready()
             };
             // Comes back now and then only to show that the loop is alive.
             if tokio::time::timeout(BLOCK, pulling).await == Ok(true) {
@@ -116,7 +115,8 @@ impl Fetcher {
             let orphans = queue.reclaim(&self.served.name, demand).await?;
             let sweep = self.context.limits.sweep;
             if orphans.len() < demand.entries {
-                self.next_sweep = now + backoff::between(sweep / 2, sweep, rand::random());
+                self.next_sweep =
+                    now + backoff::between(sweep / 2, sweep, self.context.dice.fraction());
             }
             if !orphans.is_empty() {
                 self.executor.counts.reclaimed.inc_by(orphans.len() as u64);
@@ -133,14 +133,14 @@ impl Fetcher {
     async fn fetch(&mut self, demand: Demand, block: Duration) -> Result<(), QueueError> {
         let queue = Arc::clone(&self.context.stores.queue);
         let name = self.served.name.clone();
-        let mut phase = self.context.phase.clone();
-        if !phase.borrow().pulls() {
+        let phase = Arc::clone(&self.context.phase);
+        if !phase.get().pulls() {
             return Ok(());
         }
         let mut fetch = queue.fetch(&name, demand, block);
         let interrupted = tokio::select! {
             biased;
-            () = async { drop(phase.wait_for(|phase| !phase.pulls()).await) } => None,
+            _ = phase.wait_for(|phase| !phase.pulls()) => None,
             deliveries = &mut fetch => Some(deliveries),
         };
         let deliveries = match interrupted {

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
-
 use super::Stores;
+use super::dice::Dice;
+use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
 use crate::connection::RedisError;
 use crate::lease::LeaseError;
@@ -130,18 +130,20 @@ impl Refusals {
 pub struct Store {
     name: &'static str,
     clock: Clock,
-    state: watch::Sender<State>,
+    dice: Dice,
+    state: Watched<State>,
     refusals: Mutex<Refusals>,
     errors: AtomicU64,
     probes: AtomicU64,
 }
 
 impl Store {
-    fn new(name: &'static str, clock: Clock) -> Self {
+    fn new(name: &'static str, clock: Clock, dice: Dice) -> Self {
         Self {
             name,
             clock,
-            state: watch::Sender::new(State::Doubted),
+            dice,
+            state: Watched::new(State::Doubted),
             refusals: Mutex::default(),
             errors: AtomicU64::new(0),
             probes: AtomicU64::new(0),
@@ -160,7 +162,7 @@ impl Store {
         if !error.is_transient() {
             self.refusals().unexplained = Some(error.to_string());
         }
-        self.state.send_if_modified(|state| {
+        self.state.update_if(|state| {
             let up = *state == State::Up;
             if up {
                 *state = State::Doubted;
@@ -186,7 +188,7 @@ impl Store {
 
     /// The state now.
     pub fn state(&self) -> State {
-        self.state.borrow().clone()
+        self.state.get()
     }
 
     /// What the store refused in the last seconds although it is up.
@@ -209,7 +211,7 @@ impl Store {
         };
         self.refusals().unexplained = None;
         let reason = error.to_string();
-        self.state.send_modify(|state| {
+        self.state.update(|state| {
             *state = match state {
                 State::Down { since, told, probes, .. } => {
                     let due = !error.is_transient() || now.saturating_since(told.1) >= REMINDER;
@@ -231,7 +233,7 @@ impl Store {
         if let Some(refusal) = self.refusals().remain(now) {
             tracing::warn!("{} answers, but work fails: {refusal}", self.name);
         }
-        let before = self.state.send_replace(State::Up);
+        let before = self.state.replace(State::Up);
         if let State::Down { since, probes, .. } = before {
             let away = now.saturating_since(since);
             tracing::info!("{} is back after {away:.1?} and {probes} probes", self.name);
@@ -239,8 +241,7 @@ impl Store {
     }
 
     async fn until_up(&self) {
-        // The sender lives in `self`: this cannot fail.
-        let _ = self.state.subscribe().wait_for(|state| *state == State::Up).await;
+        self.state.wait_for(|state| *state == State::Up).await;
     }
 
     /// Probes whenever the store is not up; never ends.
@@ -250,16 +251,14 @@ impl Store {
         Fut: Future<Output = Result<(), E>>,
         E: StoreError,
     {
-        let mut states = self.state.subscribe();
         loop {
-            // The sender lives in `self`: this cannot fail.
-            let _ = states.wait_for(|state| *state != State::Up).await;
+            self.state.wait_for(|state| *state != State::Up).await;
             self.probed(probe().await);
-            let probes = match &*self.state.borrow() {
+            let probes = match self.state.get() {
                 State::Up | State::Doubted => 1,
-                State::Down { probes, .. } => *probes,
+                State::Down { probes, .. } => probes,
             };
-            tokio::time::sleep(Backoff::STORE.wait(probes, rand::random())).await;
+            tokio::time::sleep(Backoff::STORE.wait(probes, self.dice.fraction())).await;
         }
     }
 }
@@ -275,10 +274,10 @@ pub struct Health {
 
 impl Health {
     /// Both doubted: nothing is known yet.
-    pub fn new(clock: Clock) -> Arc<Self> {
+    pub fn new(clock: Clock, dice: &Dice) -> Arc<Self> {
         Arc::new(Self {
-            redis: Store::new("redis", clock),
-            postgres: Store::new("postgres", clock),
+            redis: Store::new("redis", clock, dice.clone()),
+            postgres: Store::new("postgres", clock, dice.clone()),
         })
     }
 

@@ -6,17 +6,17 @@
 //! its lock carries a foreign token, or when its local deadline passes unconfirmed. With Redis away
 //! it goes on while Postgres renews.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Stores;
 use super::progress::Progress;
+use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
 use crate::domain::{EntryId, Held, QueueName};
 use crate::lease::{Lock, Renewal};
@@ -58,10 +58,10 @@ struct Run {
 #[derive(Debug)]
 pub struct Beats {
     clock: Clock,
-    runs: Mutex<HashMap<u64, Run>>,
+    runs: Mutex<BTreeMap<u64, Run>>,
     next: AtomicU64,
     /// Odd while a beat is under way.
-    beating: watch::Sender<u64>,
+    beating: Watched<u64>,
     progress: Progress,
     leases_lost: AtomicU64,
 }
@@ -73,13 +73,13 @@ impl Beats {
             clock,
             runs: Mutex::default(),
             next: AtomicU64::new(0),
-            beating: watch::Sender::new(0),
+            beating: Watched::new(0),
             progress: Progress::new(clock),
             leases_lost: AtomicU64::new(0),
         })
     }
 
-    fn runs(&self) -> MutexGuard<'_, HashMap<u64, Run>> {
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, Run>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,11 +167,9 @@ impl Guard {
     /// was deleted would set it again.
     pub async fn end(self) {
         self.beats.runs().remove(&self.id);
-        let mut beating = self.beats.beating.subscribe();
-        let current = *beating.borrow_and_update();
+        let current = self.beats.beating.get();
         if current % 2 == 1 {
-            // The sender lives in `beats`, which we hold: this cannot fail.
-            let _ = beating.wait_for(|beat| *beat != current).await;
+            self.beats.beating.wait_for(|beat| *beat != current).await;
         }
     }
 }
@@ -206,7 +204,7 @@ pub async fn run(
             continue;
         }
         next_beat = now + interval;
-        beats.beating.send_modify(|beat| *beat += 1);
+        beats.beating.update(|beat| *beat += 1);
         {
             let mut beat = std::pin::pin!(beat(beats, stores, interval));
             loop {
@@ -218,7 +216,7 @@ pub async fn run(
                 }
             }
         }
-        beats.beating.send_modify(|beat| *beat += 1);
+        beats.beating.update(|beat| *beat += 1);
     }
 }
 

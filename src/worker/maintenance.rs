@@ -64,7 +64,7 @@ impl Maintenance {
         reap.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let sweep = self.context.limits.sweep;
-            let pause = backoff::between(sweep / 2, sweep, rand::random());
+            let pause = backoff::between(sweep / 2, sweep, self.context.dice.fraction());
             tokio::select! {
                 biased;
                 () = leaving.cancelled() => return,

@@ -9,9 +9,11 @@
 //! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
 //! - [`counts`]: what is counted of all that;
 //! - [`stop`]: the phase of the drain as the executor feels it;
-//! - [`progress`]: what the watchdog is tied to.
+//! - [`progress`]: what the watchdog is tied to;
+//! - [`dice`] and [`watched`]: chance, and values to wait for, that a simulation can replay.
 
 pub mod counts;
+pub mod dice;
 pub mod executor;
 pub mod fetcher;
 pub mod health;
@@ -23,11 +25,10 @@ pub mod progress;
 pub mod slots;
 pub mod stop;
 pub mod suspects;
+pub mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::domain::QueueName;
@@ -60,7 +61,7 @@ pub struct Context {
     /// The time.
     pub clock: Clock,
     /// Where the process stands between running and stopped.
-    pub phase: watch::Receiver<Phase>,
+    pub phase: Arc<watched::Watched<Phase>>,
     /// The same as tokens.
     pub stop: stop::Stop,
     /// The mark of the loop that this context was made for.
@@ -73,6 +74,8 @@ pub struct Context {
     pub counts: Arc<counts::Counts>,
     /// Times and limits.
     pub limits: Limits,
+    /// Where jitter comes from.
+    pub dice: dice::Dice,
 }
 
 /// Times and limits of a worker.

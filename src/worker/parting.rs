@@ -82,7 +82,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 () = self.context.stop.abandon.cancelled() => return,
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, rand::random())) => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }
@@ -165,20 +165,20 @@ impl Executor {
             TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
             "no handler for this kind; left for a worker that has [handler.{}]", task.kind
         );
-        let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, rand::random());
+        let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, self.context.dice.fraction());
         let give_up = self.context.limits.unknown_kind_give_up;
         self.delay(delivery, task, delay, DelayReason::UnknownKind { give_up }).await
     }
 
     /// The task's resource is busy: it waits without burning anything.
     pub(super) async fn contended(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
-        let delay = backoff::between(CONTENTION.0, CONTENTION.1, rand::random());
+        let delay = backoff::between(CONTENTION.0, CONTENTION.1, self.context.dice.fraction());
         self.delay(delivery, task, delay, DelayReason::Contended).await
     }
 
     /// A suspect found no turn to run alone here.
     pub(super) async fn delay_suspect(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
-        let delay = backoff::between(SUSPECT.0, SUSPECT.1, rand::random());
+        let delay = backoff::between(SUSPECT.0, SUSPECT.1, self.context.dice.fraction());
         self.delay(delivery, task, delay, DelayReason::Suspect).await
     }
 

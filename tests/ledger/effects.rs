@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use queue_worker::domain::{Failure, Fence};
 use queue_worker::ledger::{
-    Claimed, Effect, EffectError, EffectItem, Grant, Ledger, Performed, PostgresLedger, Status,
+    Claimed, Effect, EffectConnection, EffectError, EffectItem, Grant, Ledger, Performed,
+    PostgresLedger, Status,
 };
 
 use crate::server::{Server, granted, row, task, task_with};
@@ -34,9 +35,10 @@ impl Effect for Note {
 
     async fn apply(
         &self,
-        connection: &mut sqlx::PgConnection,
+        connection: EffectConnection<'_>,
         items: &[EffectItem],
     ) -> Result<(), EffectError> {
+        let connection = connection.postgres()?;
         for item in items {
             sqlx::query("INSERT INTO notes (id, fence) VALUES ($1, $2)")
                 .bind(item.task.id.as_str())

@@ -117,6 +117,29 @@ async fn a_released_task_is_looked_after() {
     assert_eq!(row(&server, "a").await, ("released".into(), 2, 0, 0, true, true));
 }
 
+/// Its entry may be gone: a worker that read it long ago has claimed the row after another one had
+/// delayed the task and acknowledged the entry.
+#[tokio::test]
+async fn a_task_that_has_waited_outlives_a_crash_without_its_entry() {
+    let server = Server::migrated().await;
+    let ledger = server.hasty();
+    let task = task("a");
+    ledger.delay(&task, Duration::ZERO, DelayReason::Contended).await.unwrap();
+    granted(ledger.claim(&task).await);
+    let due = eventually(async || ledger.due(1).await.unwrap().pop()).await;
+    assert_eq!((due.entry, due.fence.0), (None, 1));
+    assert_eq!(due.raw, Task::clone(&task).to_raw());
+    assert!(ledger.due(1).await.unwrap().is_empty(), "reserved");
+    ledger.promoted(&due, ENTRY).await.unwrap();
+    assert_eq!(ledger.task("a").await.unwrap().unwrap().entry.as_deref(), Some("5-1"));
+    let Claimed::Granted(grant) = take_over(&server.hasty(), &task).await else { panic!() };
+    assert_eq!((grant.held.fence.0, grant.crashes), (2, 1));
+    let verdict = Verdict::Succeeded { result: None };
+    let recorded = ledger.record(&task, &grant.held, verdict).await.unwrap();
+    assert_eq!(recorded, Recorded::Committed);
+    assert_eq!(row(&server, "a").await, ("succeeded".into(), 2, 0, 1, false, false));
+}
+
 #[tokio::test]
 async fn only_a_task_that_nobody_runs_can_be_delayed() {
     let server = Server::migrated().await;

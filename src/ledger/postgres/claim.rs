@@ -136,7 +136,7 @@ async fn claim_plain(
     }
     let refused: Vec<&Arc<Task>> =
         tasks.iter().zip(&grants).filter(|(_, g)| g.is_none()).map(|(task, _)| task).collect();
-    let mut refusals = classify(inner, connection, &refused).await?.into_iter();
+    let mut refusals = classify(inner, connection, &refused, suspects).await?.into_iter();
     Ok(grants
         .into_iter()
         .map(|grant| match grant {
@@ -214,11 +214,13 @@ pub(super) async fn claim_rows(
         .collect()
 }
 
-/// Says what stands in the way of each task; `None` where nothing does (any more).
+/// Says what stands in the way of each task; `None` where nothing does (any more). From `suspects`
+/// crashes in a row on, that is one.
 pub(super) async fn classify(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[&Arc<Task>],
+    suspects: i32,
 ) -> Result<Vec<Option<Claimed>>, sqlx::Error> {
     let ids: Vec<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
     let rows = sqlx::query(statements::CLASSIFY)
@@ -243,7 +245,7 @@ pub(super) async fn classify(
     }
     Ok(tasks
         .iter()
-        .map(|task| found.get(task.id.as_str())?.refusal(&task.hash.0, inner.max_crashes))
+        .map(|task| found.get(task.id.as_str())?.refusal(&task.hash.0, inner.max_crashes, suspects))
         .collect())
 }
 
@@ -257,7 +259,7 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    fn refusal(&self, hash: &[u8], max_crashes: u32) -> Option<Claimed> {
+    fn refusal(&self, hash: &[u8], max_crashes: u32, suspects: i32) -> Option<Claimed> {
         if self.hash != hash {
             return Some(Claimed::Conflict);
         }
@@ -275,7 +277,7 @@ impl State<'_> {
             Status::Released | Status::Delayed | Status::Running => {}
         }
         // Nothing else stands in the way of a suspect; a claim that may take one was not refused.
-        let suspect = i32::try_from(self.crashes).is_ok_and(|crashes| crashes >= SUSPECT_CRASHES);
+        let suspect = i32::try_from(self.crashes).is_ok_and(|crashes| crashes >= suspects);
         suspect.then_some(Claimed::Suspect { crashes: self.crashes })
     }
 }

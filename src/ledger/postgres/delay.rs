@@ -171,7 +171,7 @@ async fn obstacles(
     if others.is_empty() {
         return Ok(Vec::new());
     }
-    let found = claim::classify(inner, connection, &others).await?;
+    let found = claim::classify(inner, connection, &others, claim::SUSPECT_CRASHES).await?;
     let answer = |found| match found {
         Some(Claimed::Done(_)) => Delayed::Done,
         Some(Claimed::Conflict) => Delayed::Conflict,

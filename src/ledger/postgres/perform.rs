@@ -25,7 +25,8 @@ use super::{Inner, millis, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Failure, Held, Task};
 use crate::ledger::{
-    Claimed, Effect, EffectError, EffectItem, Grant, LedgerError, Performed, Recorded, Verdict,
+    Claimed, Effect, EffectConnection, EffectError, EffectItem, Grant, LedgerError, Performed,
+    Recorded, Verdict,
 };
 
 /// A wish to apply an effect. All requests of a group have the same one.
@@ -235,7 +236,7 @@ async fn work(
         })
         .collect();
     if let (Some(request), false) = (requests.first(), items.is_empty()) {
-        AssertUnwindSafe(request.effect.apply(connection, &items))
+        AssertUnwindSafe(request.effect.apply(EffectConnection::Postgres(connection), &items))
             .catch_unwind()
             .await
             .map_err(|_| Fault::Panicked)?
@@ -289,7 +290,8 @@ async fn claim_missing(
         )
         .await?;
         let Some(Keyed::Granted(grant)) = keyed.into_iter().next() else {
-            let refused = resource::refuse_keyed(inner, connection, &[task]).await?;
+            let refused =
+                resource::refuse_keyed(inner, connection, &[task], claim::SUSPECT_CRASHES).await?;
             return Err(Fault::NotClaimed(refused.into_iter().next().unwrap_or(MOVED_ON)));
         };
         claimed = vec![Some(grant)].into_iter();
@@ -303,7 +305,8 @@ async fn claim_missing(
             .map(|(task, _)| task)
             .collect();
         if !refused.is_empty() {
-            let answers = claim::classify(inner, connection, &refused).await?;
+            let answers =
+                claim::classify(inner, connection, &refused, claim::SUSPECT_CRASHES).await?;
             refusals.extend(answers.into_iter().map(|answer| answer.unwrap_or(MOVED_ON)));
         }
         claimed = grants.into_iter();

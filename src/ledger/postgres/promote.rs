@@ -35,15 +35,20 @@ const NO_ROW: Fence = Fence(-1);
 pub(super) async fn due(inner: &Inner, limit: usize) -> Result<Vec<Due>, LedgerError> {
     let limit = i64::try_from(limit.min(SWEEP)).unwrap_or(0);
     let mut session = inner.ledger.open().await?;
-    let answer = within(inner.call_timeout, due_rows(session.connection(), limit)).await;
+    let answer = within(inner.call_timeout, due_rows(inner, session.connection(), limit)).await;
     session.finish("look for due tasks", answer).await
 }
 
-async fn due_rows(connection: &mut PgConnection, limit: i64) -> Result<Vec<Due>, sqlx::Error> {
+async fn due_rows(
+    inner: &Inner,
+    connection: &mut PgConnection,
+    limit: i64,
+) -> Result<Vec<Due>, sqlx::Error> {
     let rows = sqlx::query(statements::DUE_TASKS)
         .bind(limit)
         .bind(millis(RESERVATION))
         .bind(SWEEP_BYTES)
+        .bind(millis(inner.released_recheck))
         .fetch_all(&mut *connection)
         .await?;
     let mut due = Vec::with_capacity(rows.len());

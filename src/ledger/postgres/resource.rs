@@ -52,7 +52,7 @@ pub(super) async fn claim_keyed(
     if open.is_empty() {
         return Ok(answers.into_iter().flatten().collect());
     }
-    let mut refusals = refuse_keyed(inner, connection, &open).await?.into_iter();
+    let mut refusals = refuse_keyed(inner, connection, &open, suspects).await?.into_iter();
     Ok(answers
         .into_iter()
         .map(|answer| answer.or_else(|| refusals.next()).unwrap_or(MOVED_ON))
@@ -122,8 +122,9 @@ pub(super) async fn refuse_keyed(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[&Arc<Task>],
+    suspects: i32,
 ) -> Result<Vec<Claimed>, sqlx::Error> {
-    let refusals = classify(inner, connection, tasks).await?;
+    let refusals = classify(inner, connection, tasks, suspects).await?;
     let keys: Vec<&str> =
         tasks.iter().filter_map(|task| task.lock_key.as_ref().map(LockKey::as_str)).collect();
     let rows =

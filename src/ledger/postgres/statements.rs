@@ -217,7 +217,9 @@ pub(super) const GIVE_UP: &str = "\
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds, `$3` how many bytes of
 /// payload: the row that passes the limit is the last. The reservation is the lease, and `run_at`
-/// stays: a row that is due can be claimed as soon as its entry is in the stream.
+/// stays: a row that is due can be claimed as soon as its entry is in the stream. A running row with
+/// a payload whose lease is over is looked at too, since its entry may be gone; its lease tells of the
+/// crash and stays, and it is reserved for `$4` milliseconds by its `run_at`.
 pub(super) const DUE_TASKS: &str = "\
     WITH due AS MATERIALIZED ( \
         SELECT task_id, run_at, COALESCE(octet_length(payload), 0) AS size \
@@ -229,10 +231,13 @@ pub(super) const DUE_TASKS: &str = "\
     taken AS MATERIALIZED ( \
         SELECT task_id, sum(size) OVER (ORDER BY run_at, task_id) - size AS before FROM due) \
     UPDATE queue_worker.processed_tasks t \
-    SET lease_until = clock_timestamp() + $2 * interval '1 millisecond' \
+    SET lease_until = CASE WHEN t.status = 'running' THEN t.lease_until \
+            ELSE clock_timestamp() + $2 * interval '1 millisecond' END, \
+        run_at = CASE WHEN t.status = 'running' \
+            THEN clock_timestamp() + $4 * interval '1 millisecond' ELSE t.run_at END \
     FROM taken WHERE t.task_id = taken.task_id AND taken.before < $3 \
     RETURNING t.task_id, t.fence, t.queue, t.kind, t.payload, t.lock_key, t.max_attempts, \
-        t.timeout_ms, t.traceparent, CASE WHEN t.status = 'released' THEN t.entry END";
+        t.timeout_ms, t.traceparent, CASE WHEN t.status <> 'delayed' THEN t.entry END";
 
 /// `$1` how many, `$2` for how long they are reserved, in milliseconds.
 pub(super) const DUE_LETTERS: &str = "\

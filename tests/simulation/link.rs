@@ -1,0 +1,237 @@
+//! The way between one worker process and its stores, where everything goes wrong.
+//!
+//! Each call may be slow, refused, applied with its answer lost, or the last one of its worker. A
+//! frozen worker gets no answers and sends nothing until it thaws; a dead one never again.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use queue_worker::domain::WorkerId;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::world::World;
+
+/// A Redis call is given up after this.
+pub(crate) const REDIS_TIMEOUT: Duration = Duration::from_millis(500);
+/// A Postgres call is given up after this.
+pub(crate) const POSTGRES_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Redis,
+    Postgres,
+}
+
+/// Why a call has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It was not applied.
+    Before,
+    /// It was applied.
+    Lost,
+}
+
+/// What becomes of one call.
+struct Fate {
+    /// Time until it is applied.
+    there: Duration,
+    /// Time until its answer comes.
+    back: Duration,
+    refused: Option<Duration>,
+    lost: bool,
+    dies_before: bool,
+    dies_after: bool,
+}
+
+#[derive(Default)]
+struct State {
+    dead: bool,
+    frozen: bool,
+    /// The worker dies in this call from now, if it does.
+    calls_left: Option<u64>,
+    redis_trouble: Option<Duration>,
+    postgres_trouble: Option<Duration>,
+}
+
+/// One worker process's way to the stores.
+pub(crate) struct Link {
+    pub(crate) world: Arc<World>,
+    pub(crate) worker: WorkerId,
+    state: Mutex<State>,
+    died: Notify,
+    thawed: Notify,
+}
+
+impl Link {
+    pub(crate) fn new(world: &Arc<World>, worker: WorkerId, calls_left: Option<u64>) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(world),
+            worker,
+            state: Mutex::new(State { calls_left, ..State::default() }),
+            died: Notify::new(),
+            thawed: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state().dead
+    }
+
+    /// The process is gone.
+    pub(crate) fn kill(&self) {
+        self.state().dead = true;
+        self.died.notify_waiters();
+        self.thawed.notify_waiters();
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.state().frozen = true;
+    }
+
+    pub(crate) fn thaw(&self) {
+        let now = self.world.now();
+        {
+            let mut state = self.state();
+            state.frozen = false;
+            state.redis_trouble = Some(now);
+            state.postgres_trouble = Some(now);
+        }
+        self.thawed.notify_waiters();
+    }
+
+    /// It does not die in a call any more.
+    pub(crate) fn spare(&self) {
+        self.state().calls_left = None;
+    }
+
+    /// Resolves when the process is gone.
+    pub(crate) async fn died(&self) {
+        let died = self.died.notified();
+        if !self.is_dead() {
+            died.await;
+        }
+    }
+
+    /// Passes when the worker runs; never for a dead one.
+    pub(crate) async fn gate(&self) {
+        loop {
+            let thawed = self.thawed.notified();
+            let (dead, frozen) = {
+                let state = self.state();
+                (state.dead, state.frozen)
+            };
+            if dead {
+                std::future::pending::<()>().await;
+            }
+            if !frozen {
+                return;
+            }
+            thawed.await;
+        }
+    }
+
+    /// The last moment at which this worker had no fault of the world's to bear.
+    pub(crate) fn last_trouble(&self, side: Side) -> Option<Duration> {
+        let state = self.state();
+        if state.frozen {
+            return Some(self.world.now());
+        }
+        match side {
+            Side::Redis => state.redis_trouble,
+            Side::Postgres => state.postgres_trouble,
+        }
+    }
+
+    fn trouble(&self, side: Side) {
+        let now = Some(self.world.now());
+        let mut state = self.state();
+        match side {
+            Side::Redis => state.redis_trouble = now,
+            Side::Postgres => state.postgres_trouble = now,
+        }
+    }
+
+    fn draw(&self, side: Side) -> Fate {
+        let mut fate = self.world.with_faults(|faults| {
+            let outage = faults.outage(side);
+            let chance = &mut faults.chance;
+            let slow = chance.hit(faults.slow);
+            let most = if slow { 400 } else { 5 };
+            let lost = chance.hit(faults.lost);
+            let refused = chance.hit(faults.refused).then(|| chance.ms(1, 50));
+            Fate {
+                there: chance.ms(1, most),
+                back: chance.ms(1, most),
+                refused: outage.or(refused),
+                lost,
+                dies_before: false,
+                dies_after: false,
+            }
+        });
+        let mut state = self.state();
+        if let Some(left) = &mut state.calls_left {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                fate.dies_before = fate.there.as_millis().is_multiple_of(2);
+                fate.dies_after = !fate.dies_before;
+            }
+        }
+        fate
+    }
+
+    async fn die(&self) {
+        self.world.note(self.worker, format_args!("dies in a call"));
+        self.kill();
+        std::future::pending::<()>().await;
+    }
+
+    /// Applies a call, or not, and answers, or not.
+    pub(crate) async fn call<T>(
+        &self,
+        side: Side,
+        apply: impl Future<Output = T>,
+    ) -> Result<T, Fault> {
+        self.gate().await;
+        let fate = self.draw(side);
+        if fate.dies_before {
+            self.die().await;
+        }
+        if let Some(wait) = fate.refused {
+            self.trouble(side);
+            sleep(wait).await;
+            self.trouble(side);
+            self.gate().await;
+            return Err(Fault::Before);
+        }
+        sleep(fate.there).await;
+        self.gate().await;
+        let answer = tokio::select! {
+            biased;
+            () = self.died() => None,
+            answer = apply => Some(answer),
+        };
+        let Some(answer) = answer else { return std::future::pending().await };
+        if fate.dies_after {
+            self.die().await;
+        }
+        if fate.lost {
+            self.trouble(side);
+            sleep(match side {
+                Side::Redis => REDIS_TIMEOUT,
+                Side::Postgres => POSTGRES_TIMEOUT / 5,
+            })
+            .await;
+            self.trouble(side);
+            self.gate().await;
+            return Err(Fault::Lost);
+        }
+        sleep(fate.back).await;
+        self.gate().await;
+        Ok(answer)
+    }
+}
