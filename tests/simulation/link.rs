@@ -32,6 +32,17 @@ pub(crate) enum Fault {
     Lost,
 }
 
+/// What befalls a worker in the middle of one of its calls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mishap {
+    /// In this call from now.
+    pub(crate) calls_left: u64,
+    /// Before the call is applied, or after.
+    pub(crate) before: bool,
+    /// It freezes for so long; or it dies.
+    pub(crate) freezes: Option<Duration>,
+}
+
 /// What becomes of one call.
 struct Fate {
     /// Time until it is applied.
@@ -40,16 +51,14 @@ struct Fate {
     back: Duration,
     refused: Option<Duration>,
     lost: bool,
-    dies_before: bool,
-    dies_after: bool,
+    mishap: Option<Mishap>,
 }
 
 #[derive(Default)]
 struct State {
     dead: bool,
     frozen: bool,
-    /// The worker dies in this call from now, if it does.
-    calls_left: Option<u64>,
+    mishap: Option<Mishap>,
     redis_trouble: Option<Duration>,
     postgres_trouble: Option<Duration>,
 }
@@ -64,11 +73,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(world: &Arc<World>, worker: WorkerId, calls_left: Option<u64>) -> Arc<Self> {
+    pub(crate) fn new(world: &Arc<World>, worker: WorkerId, mishap: Option<Mishap>) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(world),
             worker,
-            state: Mutex::new(State { calls_left, ..State::default() }),
+            state: Mutex::new(State { mishap, ..State::default() }),
             died: Notify::new(),
             thawed: Notify::new(),
         })
@@ -104,9 +113,9 @@ impl Link {
         self.thawed.notify_waiters();
     }
 
-    /// It does not die in a call any more.
+    /// Nothing befalls it in a call any more.
     pub(crate) fn spare(&self) {
-        self.state().calls_left = None;
+        self.state().mishap = None;
     }
 
     /// Resolves when the process is gone.
@@ -169,25 +178,31 @@ impl Link {
                 back: chance.ms(1, most),
                 refused: outage.or(refused),
                 lost,
-                dies_before: false,
-                dies_after: false,
+                mishap: None,
             }
         });
         let mut state = self.state();
-        if let Some(left) = &mut state.calls_left {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                fate.dies_before = fate.there.as_millis().is_multiple_of(2);
-                fate.dies_after = !fate.dies_before;
+        if let Some(mishap) = &mut state.mishap {
+            mishap.calls_left -= 1;
+            if mishap.calls_left == 0 {
+                fate.mishap = state.mishap.take();
             }
         }
         fate
     }
 
-    async fn die(&self) {
-        self.world.note(self.worker, format_args!("dies in a call"));
-        self.kill();
-        std::future::pending::<()>().await;
+    /// The mishap of a call that is to come at this point of it, if there is one.
+    async fn befall(&self, mishap: Option<Mishap>, before: bool) {
+        let Some(mishap) = mishap.filter(|mishap| mishap.before == before) else { return };
+        self.world.note(self.worker, format_args!("in a call: {mishap:?}"));
+        match mishap.freezes {
+            Some(time) => {
+                self.freeze();
+                self.world.thaw_in(time, self.worker);
+            }
+            None => self.kill(),
+        }
+        self.gate().await;
     }
 
     /// Applies a call, or not, and answers, or not.
@@ -198,9 +213,7 @@ impl Link {
     ) -> Result<T, Fault> {
         self.gate().await;
         let fate = self.draw(side);
-        if fate.dies_before {
-            self.die().await;
-        }
+        self.befall(fate.mishap, true).await;
         if let Some(wait) = fate.refused {
             self.trouble(side);
             sleep(wait).await;
@@ -216,9 +229,7 @@ impl Link {
             answer = apply => Some(answer),
         };
         let Some(answer) = answer else { return std::future::pending().await };
-        if fate.dies_after {
-            self.die().await;
-        }
+        self.befall(fate.mishap, false).await;
         if fate.lost {
             self.trouble(side);
             sleep(match side {

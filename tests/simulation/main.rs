@@ -47,6 +47,14 @@ fn run(seed: u64) {
     );
 }
 
+/// The seeds in `seeds.txt`.
+fn known_seeds() -> impl Iterator<Item = u64> {
+    include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let seed = line.split_whitespace().next().expect("a seed in each line");
+        seed.parse().expect("a number")
+    })
+}
+
 fn share(part: u64) {
     let first = number("QW_SIM_FIRST").unwrap_or(0);
     let seeds = number("QW_SIM_SEEDS").unwrap_or(SEEDS);
@@ -105,10 +113,10 @@ fn everything_that_can_happen_does() {
 }
 
 /// Seeds that may pass before a mutation is noticed.
-const PATIENCE: u64 = 4000;
+const PATIENCE: u64 = 1_000;
 
 fn is_caught(mutation: Mutation) {
-    for seed in 0..PATIENCE {
+    for seed in known_seeds().chain(0..PATIENCE) {
         let violations = simulate(seed, Some(mutation)).violations;
         if let Some(violation) = violations.first() {
             println!("{mutation:?} was caught with seed {seed} {violation}");
@@ -164,8 +172,5 @@ fn replay() {
 
 #[test]
 fn seeds_that_found_faults() {
-    for line in include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#')) {
-        let seed = line.split_whitespace().next().expect("a seed in each line");
-        run(seed.parse().expect("a number"));
-    }
+    known_seeds().for_each(run);
 }

@@ -54,7 +54,7 @@ mutant running_is_acknowledged src/worker/parting.rs \
 mutant errors_are_acknowledged src/worker/executor.rs \
     's/(self\.context\.health\.postgres\.doubt\(error\);\s+)Exit::HandOver/$1Exit::Acknowledge/'
 mutant drain_burns_an_attempt src/protocol/settle.rs \
-    's/Interruption::Drain \| //'
+    's/Interruption::Drain \| //; s/\(Some\(Err\(failure\)\), None\)/(Some(Err(failure)), None | Some(Interruption::Drain))/; s/\(None, None\)/(None, None | Some(Interruption::Drain))/'
 mutant not_unlocked src/worker/parting.rs \
     's/self\.context\.stores\.leases\.release\(&lock\)\.await/Ok::<(), crate::connection::RedisError>(drop(lock))/'
 mutant marked_before_added src/worker/maintenance.rs \

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::chance::Chance;
 use super::checker::Tally;
-use super::link::{Link, Side};
+use super::link::{Link, Mishap, Side};
 use super::mutation::Mutation;
 use super::plan::{Act, plan};
 use super::worker::{Ending, Setup, live};
@@ -145,6 +145,10 @@ impl Fleet {
                 () = sleep(next) => {}
             }
             self.world.judge();
+            for worker in self.world.thawing() {
+                let frozen = self.slots.iter().flatten().find(|r| r.link.worker == worker);
+                frozen.inspect(|running| running.link.thaw());
+            }
             while let Some(entry) = self.schedule.first_entry()
                 && entry.key().0 <= self.world.now()
             {
@@ -247,8 +251,8 @@ impl Fleet {
         self.born += 1;
         let worker = WorkerId(Uuid::from_u128(self.born));
         let faulty = self.world.now() < self.faults_end;
-        let calls_left = (faulty && self.chance.hit(0.2)).then(|| self.chance.number(1, 400));
-        let link = Link::new(&self.world, worker, calls_left);
+        let mishap = (faulty && self.chance.hit(0.4)).then(|| self.mishap());
+        let link = Link::new(&self.world, worker, mishap);
         self.world.check(|checker| checker.starts_up(&link));
         let (orders, receiver) = mpsc::unbounded_channel();
         let setup = Setup {
@@ -262,6 +266,15 @@ impl Fleet {
         self.world.note(worker, format_args!("starts in slot {slot}"));
         self.slots[slot] = Some(Running { link, orders });
         self.lives.spawn(async move { (slot, live(setup).await) });
+    }
+
+    fn mishap(&mut self) -> Mishap {
+        let chance = &mut self.chance;
+        Mishap {
+            calls_left: chance.number(1, 300),
+            before: chance.hit(0.5),
+            freezes: chance.hit(0.6).then(|| chance.ms(500, 14_000)),
+        }
     }
 
     /// Redis forgets everything. What no worker has ever claimed, its producer adds again.

@@ -65,6 +65,8 @@ pub(crate) struct World {
     pub(crate) workload: Workload,
     pub(crate) mutation: Option<Mutation>,
     faults: Mutex<Faults>,
+    /// Workers that are frozen in a call, and until when.
+    frozen: Mutex<Vec<(Duration, WorkerId)>>,
     trace: Mutex<Vec<String>>,
     checker: Mutex<Checker>,
 }
@@ -98,6 +100,7 @@ impl World {
             workload,
             mutation,
             faults: Mutex::new(faults),
+            frozen: Mutex::default(),
             trace: Mutex::default(),
             checker: Mutex::new(checker),
         })
@@ -116,6 +119,18 @@ impl World {
         let mut faults = self.faults.lock().unwrap();
         faults.now = self.now();
         act(&mut faults)
+    }
+
+    /// A worker is to go on a while from now.
+    pub(crate) fn thaw_in(&self, time: Duration, worker: WorkerId) {
+        self.frozen.lock().unwrap().push((self.now() + time, worker));
+    }
+
+    /// The workers that go on now.
+    pub(crate) fn thawing(&self) -> Vec<WorkerId> {
+        let now = self.now();
+        let mut frozen = self.frozen.lock().unwrap();
+        frozen.extract_if(.., |(until, _)| *until <= now).map(|(_, worker)| worker).collect()
     }
 
     /// From here on every call is answered, in good time.

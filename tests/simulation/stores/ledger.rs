@@ -216,6 +216,7 @@ impl Ledger for SimLedger {
                 ..grant.clone()
             });
             let mut answer = self.inner.perform(task, unfenced.as_ref(), effect, timeout).await;
+            world.check(|checker| checker.ends(self.link.worker, &task.id));
             if world.is(Mutation::NoFenceInPerform) && matches!(answer, Ok(Performed::Stale)) {
                 world.tables.edit(&task.id, |row| row.status = Status::Succeeded);
                 answer = Ok(Performed::Committed);
