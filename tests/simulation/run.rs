@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use queue_worker::domain::{Delivery, Origin, RawEntry, Task, TaskId, WorkerId};
-use queue_worker::ledger::Status;
+use queue_worker::domain::{Delivery, Origin, RawEntry, Task, WorkerId};
 use queue_worker::protocol::drain::{Budget, Event};
 use queue_worker::queue::codec;
 use queue_worker::worker::dice::Dice;
@@ -64,8 +63,6 @@ struct Fleet {
     slots: Vec<Option<Running>>,
     lives: JoinSet<(usize, Ending)>,
     born: u128,
-    /// Tasks whose entries a flush took, with what these said.
-    flushed: BTreeMap<TaskId, RawEntry>,
 }
 
 impl Fleet {
@@ -83,7 +80,6 @@ impl Fleet {
             slots: (0..slots).map(|_| None).collect(),
             lives: JoinSet::new(),
             born: 0,
-            flushed: BTreeMap::new(),
         };
         fleet.plan();
         fleet
@@ -292,7 +288,6 @@ impl Fleet {
             match claimed {
                 Some(task) => {
                     world.note_world(format_args!("{entry} of {} is lost", task.id));
-                    self.flushed.insert(task.id, raw);
                 }
                 None => self.add(raw),
             }
@@ -316,13 +311,6 @@ impl Fleet {
             running.link.spare();
             running.link.thaw();
             let _ = running.orders.send(Event::Continue);
-        }
-        // What ran when Redis forgot it is nowhere but with its producer, if its worker died too.
-        for (id, raw) in &self.flushed {
-            let row = world.tables.row(id);
-            if row.is_some_and(|row| row.status == Status::Running) {
-                self.add(raw.clone());
-            }
         }
         for slot in 0..self.slots.len() {
             self.at(world.now(), Act::Start(slot));
