@@ -211,7 +211,7 @@ async fn what_was_delivered_unseen_is_found() {
 }
 
 #[tokio::test]
-async fn orphans_behind_a_long_live_list_are_reached() {
+async fn scenario_09_orphans_behind_a_long_live_list_are_reached() {
     let server = RedisServer::start();
     let min_idle = Duration::from_secs(60);
     let live = idling(&server, min_idle);

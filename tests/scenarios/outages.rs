@@ -172,7 +172,7 @@ async fn killed_connections_lose_nothing() {
 
 /// Longer silent than a lease, and never restarted: the run is cancelled, and repeated.
 #[tokio::test]
-async fn postgres_silent_beyond_the_lease_burns_nothing() {
+async fn scenario_22_postgres_silent_beyond_the_lease_burns_nothing() {
     let scene = Scene::start().await;
     let mut worker = scene.worker("a").await;
     scene.task("t", "gate", "").await;
