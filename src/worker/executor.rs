@@ -1,10 +1,10 @@
-//! One delivery, from the stream to its end: read [`Executor::attempt`] top to bottom.
+//! One delivery, from the stream to its end: read `Executor::attempt` top to bottom.
 //!
 //! ```text
 //! decode → lease.acquire → ledger.claim → run → settle → ledger.record → queue.settle, lease.release
 //! ```
 //!
-//! Each step either goes on or names an [`Exit`]: what becomes of the stream's entry. Nothing is
+//! Each step either goes on or names an `Exit`: what becomes of the stream's entry. Nothing is
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
 
