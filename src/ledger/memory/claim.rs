@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::row::{Claimant, Resource, Row};
 use super::tables::{Action, State};
-use super::{MemoryLedger, left, millis};
+use super::{MemoryLedger, left};
 use crate::domain::{Fence, Held, LockKey, Task};
 use crate::ledger::{Claimed, Grant, Status};
 
@@ -47,7 +47,6 @@ impl MemoryLedger {
             now_ms: self.tables.now_of(state),
             started_ms: state.started_ms,
             lease_ms: self.lease_ms(),
-            recheck_ms: millis(self.options.released_recheck),
             in_doubt: self.is_doubted(&task.id),
         }
     }
@@ -144,7 +143,7 @@ fn claimed(found: Option<&Row>, task: &Task, by: &Claimant) -> Row {
         worker: Some(by.worker),
         crashes: old.crashes + found.map_or(0, |row| row.crash(by)),
         lease_until: Some(by.now_ms + by.lease_ms),
-        run_at: found.map(|_| by.now_ms + by.lease_ms + by.recheck_ms),
+        run_at: found.map(|_| by.now_ms + 2 * by.lease_ms),
         entry: None,
         processed_at: None,
         waits_since: None,

@@ -100,7 +100,7 @@ impl MemoryLedger {
             Some(_) if state.locked.contains(&held.task_id) => free = false,
             Some(row) => {
                 let now_ms = self.tables.now_of(&state);
-                let later = now_ms + self.lease_ms() + millis(self.options.released_recheck);
+                let later = now_ms + 2 * self.lease_ms();
                 let run_at = row.run_at.filter(|at| *at > now_ms).or(Some(later));
                 let row = Row { lease_until: until, run_at, ..row };
                 let (by, under) = (self.options.worker, Some(held.fence));

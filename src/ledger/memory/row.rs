@@ -151,8 +151,6 @@ pub(super) struct Claimant {
     pub(super) now_ms: i64,
     pub(super) started_ms: i64,
     pub(super) lease_ms: i64,
-    /// When a claim is looked after, counted from the end of its lease.
-    pub(super) recheck_ms: i64,
     /// Its last claim of this task was never answered.
     pub(super) in_doubt: bool,
 }

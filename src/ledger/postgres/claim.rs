@@ -185,7 +185,7 @@ pub(super) async fn claim_rows(
         .bind(tasks.iter().map(|task| super::max_attempts(task)).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.timeout.map(millis)).collect::<Vec<_>>())
         .bind(traceparents.iter().map(Option::as_deref).collect::<Vec<_>>())
-        .bind(millis(inner.released_recheck))
+        .bind(inner.lease_ms())
         .fetch_all(connection)
         .await?;
     // Rows come back in the order of the array, without those that were refused.

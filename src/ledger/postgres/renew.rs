@@ -10,7 +10,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
 
 use super::session::within;
-use super::{Inner, millis, statements};
+use super::{Inner, statements};
 use crate::domain::Held;
 use crate::ledger::{Beat, LedgerError};
 
@@ -94,11 +94,8 @@ async fn renew_all(
         .bind(rows.iter().map(|(_, fence)| *fence).collect::<Vec<_>>())
         .bind(inner.lease_ms());
     // Only tasks are looked after when their lease is over.
-    let query = if statement == statements::RENEW_TASKS {
-        query.bind(millis(inner.released_recheck))
-    } else {
-        query
-    };
+    let query =
+        if statement == statements::RENEW_TASKS { query.bind(inner.lease_ms()) } else { query };
     let renewed: Vec<(String, i64)> = query.fetch_all(connection).await?;
     Ok(renewed.into_iter().collect())
 }
