@@ -108,7 +108,9 @@ fn everything_that_can_happen_does() {
     }
     println!("{sum:#?}");
     for (what, count) in sum.each() {
-        assert!(count >= 5, "{what} happened {count} times only");
+        // A drain that spends its whole budget takes a ledger that is away to the very end.
+        let least = if what == "spent drain" { 1 } else { 5 };
+        assert!(count >= least, "{what} happened {count} times only");
     }
 }
 
