@@ -100,17 +100,29 @@ fn read_limited(path: &str, limit: u64) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
     use super::*;
 
+    /// Nothing here asks the kernel for our own group or session: both are 0 where their leader lives
+    /// outside our PID namespace, as in a container that was entered.
     #[test]
-    fn reads_itself() {
-        let own = rustix::process::getpid();
-        let process = Process::read(own).unwrap();
-        assert_eq!(process.pid, own);
-        assert_eq!(Some(process.parent), rustix::process::getppid().map(Pid::as_raw_pid));
-        assert_eq!(process.session, rustix::process::getsid(None).unwrap().as_raw_pid());
-        assert!(process.started > 0 && !process.zombie);
-        assert!(Process::all().iter().any(|other| other.pid == own));
+    fn reads_ourselves_and_a_child() {
+        let own = Process::read(rustix::process::getpid()).unwrap();
+        let parent = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
+        assert_eq!((own.pid, own.parent), (rustix::process::getpid(), parent));
+        assert!(own.started > 0 && !own.zombie);
+        assert!(Process::all().iter().any(|other| other.pid == own.pid));
+
+        let mut child = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let id = i32::try_from(child.id()).unwrap();
+        let process = Process::read(Pid::from_raw(id).unwrap()).unwrap();
+        assert_eq!((process.pid.as_raw_pid(), process.parent), (id, own.pid.as_raw_pid()));
+        assert_eq!((process.group, process.session), (id, own.session));
+        assert!(process.started >= own.started);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]
