@@ -1,0 +1,35 @@
+//! Reads commits: what each of them changed, and how it was written down.
+//!
+//! A repository is kept as a bare [`Mirror`], never checked out, and read by git's own plumbing in
+//! child processes. [`Mirrors`] fetches, [`Engine`] counts; an [`Analysis`] is a pure function of
+//! the commit, its first parent and the [`Profile`].
+//!
+//! What a repository or a task says is hostile until read: no hook, filter, attribute, text
+//! conversion or external program of it is ever run, submodules and large files are never fetched,
+//! and every child has limits on memory, output and time.
+
+mod analysis;
+mod change;
+mod class;
+pub mod engine;
+mod identity;
+pub mod mirror;
+mod oid;
+mod options;
+mod outcome;
+mod profile;
+mod version;
+
+pub use analysis::{
+    Analysis, CommitKind, ExtraHeader, Flags, Message, SignatureKind, Totals, Trailer,
+};
+pub use change::{FileChange, FileKind, Status, path_text};
+pub use class::{CLASS_RULES, FileClass};
+pub use engine::{Analysed, Engine};
+pub use identity::{Identity, When};
+pub use mirror::{InvalidSource, Mirror, MirrorError, Mirrors, Source};
+pub use oid::{InvalidObjectId, ObjectFormat, ObjectId};
+pub use options::{Access, EngineLimits, GitOptions, MirrorLimits, SourcePolicy};
+pub use outcome::{Outcome, Refusal};
+pub use profile::Profile;
+pub use version::GitVersion;
