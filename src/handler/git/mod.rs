@@ -17,6 +17,7 @@ pub mod mirror;
 mod oid;
 mod options;
 mod outcome;
+mod parse;
 mod profile;
 mod version;
 
