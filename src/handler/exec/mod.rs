@@ -9,14 +9,14 @@
 //! the group, not a child that left the group, not one that was forked twice.
 
 mod descent;
-mod environment;
+pub(in crate::handler) mod environment;
 mod execution;
 mod handler;
-mod leader;
+pub(in crate::handler) mod leader;
 mod options;
 mod output;
 mod pipes;
-mod procfs;
+pub(in crate::handler) mod procfs;
 mod reaper;
 mod status;
 

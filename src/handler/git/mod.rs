@@ -19,6 +19,8 @@ mod options;
 mod outcome;
 mod parse;
 mod profile;
+mod program;
+mod redact;
 mod version;
 
 pub use analysis::{
@@ -26,11 +28,12 @@ pub use analysis::{
 };
 pub use change::{FileChange, FileKind, Status, path_text};
 pub use class::{CLASS_RULES, FileClass};
-pub use engine::{Analysed, Engine};
+pub use engine::{Analysed, Engine, GitEngine};
 pub use identity::{Identity, When};
 pub use mirror::{InvalidSource, Mirror, MirrorError, Mirrors, Source};
 pub use oid::{InvalidObjectId, ObjectFormat, ObjectId};
 pub use options::{Access, EngineLimits, GitOptions, MirrorLimits, SourcePolicy};
 pub use outcome::{Outcome, Refusal};
 pub use profile::Profile;
+pub use program::ProgramError;
 pub use version::GitVersion;

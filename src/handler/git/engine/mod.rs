@@ -3,6 +3,18 @@
 //! One commit never stops the others: whatever happens to it, be it a monster or a damaged object, is
 //! its own outcome. Results come one by one, as they are ready and in any order.
 
+mod assemble;
+mod batch;
+mod child;
+mod death;
+mod differ;
+mod git_engine;
+mod ladder;
+mod lookup;
+mod objects;
+mod pool;
+mod spawner;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +24,8 @@ use super::mirror::Mirror;
 use super::oid::ObjectId;
 use super::outcome::Outcome;
 use super::profile::Profile;
+
+pub use git_engine::GitEngine;
 
 /// What analyses commits.
 #[async_trait]

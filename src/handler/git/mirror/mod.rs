@@ -7,6 +7,8 @@
 mod error;
 mod source;
 
+use std::collections::HashSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -15,6 +17,9 @@ use super::oid::{ObjectFormat, ObjectId};
 
 pub use error::MirrorError;
 pub use source::{InvalidSource, Source};
+
+/// Bytes that are read of the list of a shallow clone's ends.
+const MAX_SHALLOW: u64 = 16 * 1024 * 1024;
 
 /// What keeps mirrors.
 #[async_trait]
@@ -54,6 +59,16 @@ impl Mirror {
     /// How its objects are named.
     pub fn format(&self) -> ObjectFormat {
         self.format
+    }
+
+    /// The commits at which the source, a shallow clone, ends; empty for a whole one.
+    pub(super) fn boundary(&self) -> HashSet<ObjectId> {
+        let Ok(shallow) = std::fs::File::open(self.git_dir.join("shallow")) else {
+            return HashSet::new();
+        };
+        let mut lines = Vec::new();
+        let _ = shallow.take(MAX_SHALLOW).read_to_end(&mut lines);
+        lines.split(|byte| *byte == b'\n').filter_map(ObjectId::from_hex).collect()
     }
 
     /// A name that no other clone has, also not a later one of the same source.

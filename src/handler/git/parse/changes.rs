@@ -1,4 +1,4 @@
-//! Reads what `git diff-tree -r --root -z --raw --numstat --no-abbrev` prints for one commit.
+//! Reads what `git diff-tree --always -r --root -z --raw --numstat --no-abbrev` prints for one commit.
 //!
 //! First come the raw records of all paths, then their counts of lines in the same order. A count is
 //! matched by that order and checked by its path, since a path may stand there twice.
@@ -38,14 +38,11 @@ pub(in crate::handler::git) enum Lines {
 #[error("git printed a change that cannot be read, at byte {0}")]
 pub(in crate::handler::git) struct Unreadable(usize);
 
-/// Reads all changes of `commit`; nothing at all stands for no change.
+/// Reads all changes of `commit`, whose id comes first, also if there are none.
 pub(in crate::handler::git) fn changes(
     output: &[u8],
     commit: &ObjectId,
 ) -> Result<Vec<RawChange>, Unreadable> {
-    if output.is_empty() {
-        return Ok(Vec::new());
-    }
     let mut fields = Fields { output, at: 0 };
     let header = fields.next()?;
     if ObjectId::from_hex(header).as_ref() != Some(commit) {
@@ -184,8 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_change() {
-        assert_eq!(changes(b"", &COMMIT.parse().unwrap()), Ok(vec![]));
+    fn the_id_alone_is_no_change() {
+        assert_eq!(read(&[]), Ok(vec![]));
+        assert!(changes(b"", &COMMIT.parse().unwrap()).is_err());
     }
 
     #[test]

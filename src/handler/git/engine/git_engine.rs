@@ -1,0 +1,93 @@
+//! The engine that asks git itself.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use super::batch::Batch;
+use super::lookup::Lookup;
+use super::pool::{Key, Pair, Pool};
+use super::spawner::Spawner;
+use super::{Analysed, Engine};
+use crate::handler::git::mirror::Mirror;
+use crate::handler::git::oid::ObjectId;
+use crate::handler::git::options::{EngineLimits, GitOptions};
+use crate::handler::git::profile::Profile;
+use crate::handler::git::program::{Program, ProgramError};
+
+/// Analyses commits with git's plumbing in child processes.
+///
+/// A batch has two children, `git diff-tree` and `git cat-file`, which wait for the next batch of the
+/// same mirror afterwards. Any number of batches may run at once, each with its own pair.
+pub struct GitEngine {
+    spawner: Spawner,
+    pool: Pool,
+}
+
+impl fmt::Debug for GitEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GitEngine").field(&self.spawner).finish()
+    }
+}
+
+impl GitEngine {
+    /// Looks for git and takes the usual profile of its version.
+    pub async fn new(options: &GitOptions) -> Result<Self, ProgramError> {
+        let program = Program::detect(&options.program).await?;
+        let profile = Profile::new(program.version());
+        Ok(Self::make(program, profile, options.engine))
+    }
+
+    /// The same with rules of one's own; the version in `profile` is replaced by the one found.
+    pub async fn with_profile(
+        options: &GitOptions,
+        profile: Profile,
+    ) -> Result<Self, ProgramError> {
+        let program = Program::detect(&options.program).await?;
+        let profile = Profile { git: program.version(), ..profile };
+        Ok(Self::make(program, profile, options.engine))
+    }
+
+    fn make(program: Program, profile: Profile, limits: EngineLimits) -> Self {
+        Self { spawner: Spawner { program, profile, limits }, pool: Pool::default() }
+    }
+
+    /// The most memory that a child had resident when a batch of it ended well, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        self.pool.peak()
+    }
+
+    /// Ends the children that wait for more.
+    pub async fn close_idle(&self) {
+        self.pool.clear().await;
+    }
+}
+
+#[async_trait]
+impl Engine for GitEngine {
+    fn profile(&self) -> &Profile {
+        &self.spawner.profile
+    }
+
+    async fn analyse(
+        &self,
+        mirror: &Mirror,
+        commits: &[ObjectId],
+        results: &mpsc::Sender<Analysed>,
+    ) {
+        let key = Key::of(mirror);
+        let Pair { objects, differ } = self.pool.take(&key).await;
+        let lookup = Lookup { spawner: &self.spawner, mirror, child: objects };
+        let mut batch = Batch { spawner: &self.spawner, mirror, results, lookup, differ };
+        let done = batch.run(commits).await;
+        let Batch { lookup, differ, .. } = batch;
+        let pair = Pair { objects: lookup.child, differ };
+        if done.is_ok() {
+            self.pool.put(key, pair, self.spawner.limits.idle_pairs).await;
+        } else {
+            // Some request may still be under way in them.
+            drop(pair);
+        }
+    }
+}
