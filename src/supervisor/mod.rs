@@ -8,6 +8,7 @@
 //! [`Phase::on`]: crate::protocol::drain::Phase::on
 
 mod build;
+mod confinement;
 mod handlers;
 mod life;
 mod marker;
