@@ -4,6 +4,7 @@
 //! A limit that cannot be enforced is a warning and never a refusal: the same configuration has to
 //! work on a laptop and in a unit.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::config::{Config, ExecSettings, HandlerAction};
@@ -22,7 +23,10 @@ impl Confinement {
                 cgroups.tasks().display(),
                 names(cgroups.controllers())
             ),
-            Err(reason) => tracing::debug!("programs run without cgroups of their own: {reason}"),
+            Err(reason) => tracing::debug!(
+                "programs run without cgroups of their own: {reason}; {}",
+                reason.remedy()
+            ),
         }
         Self(taken)
     }
@@ -34,8 +38,9 @@ impl Confinement {
 
     /// Warns of each limit that is asked for and not enforced.
     pub(super) fn warn(&self, config: &Config) {
-        for warning in self.warnings(config) {
-            tracing::warn!("{warning}");
+        let available = self.0.as_ref().map(|cgroups| cgroups.controllers());
+        for limit in unenforced_limits(config, available) {
+            tracing::warn!("{limit}");
         }
     }
 
@@ -45,26 +50,49 @@ impl Confinement {
             cgroups.sweep();
         }
     }
+}
 
-    fn warnings(&self, config: &Config) -> Vec<String> {
-        let available = self.0.as_ref().map_or(&[][..], |cgroups| cgroups.controllers());
-        let mut warnings = Vec::new();
-        for (kind, handler) in &config.handlers {
-            let HandlerAction::Exec(exec) = &handler.action else { continue };
-            for missing in limits(exec).unenforced(available) {
-                let (limit, needs) = (missing.limit, missing.needs);
-                let reason = match &self.0 {
-                    Err(reason) => reason.to_string(),
-                    Ok(_) => format!(
-                        "the controller {needs} is not delegated; set Delegate=yes in the unit, and \
-                         enable the controller in the host or container around it"
-                    ),
-                };
-                warnings.push(format!("handler.{kind}.{limit} is not enforced: {reason}"));
-            }
-        }
-        warnings
+/// A limit of a handler that is not enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnenforcedLimit {
+    /// Where it stands: `handler.KIND.memory_max`.
+    pub key: String,
+    /// Why not.
+    pub reason: String,
+    /// What to do, as an imperative.
+    pub remedy: String,
+}
+
+impl fmt::Display for UnenforcedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not enforced: {}; {}", self.key, self.reason, self.remedy)
     }
+}
+
+/// The limits that are asked for and not enforced where these controllers are available: see
+/// [`controllers_of`](crate::handler::exec::cgroup::controllers_of).
+pub fn unenforced_limits(
+    config: &Config,
+    available: Result<&[Controller], &Unavailable>,
+) -> Vec<UnenforcedLimit> {
+    let mut found = Vec::new();
+    for (kind, handler) in &config.handlers {
+        let HandlerAction::Exec(exec) = &handler.action else { continue };
+        for missing in limits(exec).unenforced(available.unwrap_or_default()) {
+            let (reason, remedy) = match available {
+                Err(reason) => (reason.to_string(), reason.remedy().to_owned()),
+                Ok(_) => (
+                    format!("the controller {} is not delegated", missing.needs),
+                    "set Delegate=yes in the unit, and if this is a container, let its host enable \
+                     the controller for it"
+                        .to_owned(),
+                ),
+            };
+            let key = format!("handler.{kind}.{}", missing.limit);
+            found.push(UnenforcedLimit { key, reason, remedy });
+        }
+    }
+    found
 }
 
 /// The limits of a handler.
@@ -101,31 +129,29 @@ mod tests {
         config
     }
 
+    fn said(config: &Config, available: Result<&[Controller], &Unavailable>) -> Vec<String> {
+        unenforced_limits(config, available).iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn every_limit_that_is_not_enforced_is_named_with_the_remedy() {
-        let not_delegated = Unavailable::NotDelegated("/c/x.service".into());
-        let warnings = Confinement(Err(not_delegated)).warnings(&config());
+        let warnings = said(&config(), Err(&Unavailable::NotDelegated("/c/x.service".into())));
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert_eq!(
             warnings[0],
             "handler.resize.memory_max is not enforced: /c/x.service is not delegated; set \
              Delegate=yes in the unit"
         );
-
-        let root = tempfile::tempdir().unwrap();
-        std::fs::write(root.path().join("cgroup.procs"), "").unwrap();
-        std::fs::write(root.path().join("cgroup.controllers"), "memory pids").unwrap();
-        let cgroups = Cgroups::take_over_at(root.path());
-        let warnings = Confinement(cgroups).warnings(&config());
+        let warnings = said(&config(), Ok(&[Controller::Memory, Controller::Pids]));
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with("handler.resize.cpu_weight"), "{warnings:?}");
         assert!(warnings[0].contains("the controller cpu is not delegated"), "{warnings:?}");
+        assert!(said(&config(), Ok(&Controller::ALL)).is_empty());
     }
 
     #[test]
     fn without_limits_nothing_is_said() {
-        let not_delegated = Unavailable::NotDelegated("/c/x.service".into());
         let config = Config::with_queue("mail".parse().unwrap());
-        assert!(Confinement(Err(not_delegated)).warnings(&config).is_empty());
+        assert!(said(&config, Err(&Unavailable::NoHierarchy)).is_empty());
     }
 }

@@ -19,4 +19,5 @@ mod systemd;
 mod web;
 
 pub use build::{ledger_options, postgres_connect, postgres_password, redis_target};
+pub use confinement::{UnenforcedLimit, unenforced_limits};
 pub use life::{StartError, Startup, run};

@@ -96,11 +96,11 @@ impl Leader {
         }
         let table = reaper::table();
         table.end(self.run);
-        !self.has_group() && !table.look() && !self.is_populated()
-    }
-
-    fn is_populated(&self) -> bool {
-        self.cgroup.as_ref().and_then(TaskGroup::is_populated).unwrap_or(false)
+        // Whoever is still in the cgroup needs no search.
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|it| it.is_populated() == Some(true)) {
+            cgroup.kill();
+        }
+        !self.has_group() && !table.look()
     }
 
     /// What happened at the limits of the run's cgroup.
@@ -174,5 +174,9 @@ fn spawn_confined(
     }
     let child = command.spawn()?;
     let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    Ok((pid.ok_or(io::ErrorKind::NotFound)?, child, cgroup))
+    let pid = pid.ok_or(io::ErrorKind::NotFound)?;
+    if let Some(cgroup) = &cgroup {
+        cgroup.offer_first(pid);
+    }
+    Ok((pid, child, cgroup))
 }

@@ -20,28 +20,19 @@ const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
     /// No version 2 of the hierarchy, or our place in it cannot be seen from here.
-    #[error(
-        "the cgroup v2 hierarchy with this process is not mounted; use a kernel and a \
-             systemd with unified cgroups, or mount it in this container"
-    )]
+    #[error("no cgroup v2 hierarchy with this process is mounted")]
     NoHierarchy,
     /// The cgroup belongs to whoever made it.
-    #[error("{0} is not delegated; set Delegate=yes in the unit")]
+    #[error("{0} is not delegated")]
     NotDelegated(PathBuf),
     /// It is ours and cannot be changed.
-    #[error(
-        "{0} is delegated but cannot be written ({1}); remove ProtectControlGroups= from the \
-             unit, or mount the hierarchy writable in this container"
-    )]
+    #[error("{0} is delegated but cannot be written: {1}")]
     ReadOnly(PathBuf, io::Error),
     /// Somebody else is there, whom we will not move.
-    #[error("{0} holds other processes ({1}); start the worker as the only process of its unit")]
+    #[error("{0} holds other processes: {1}")]
     Occupied(PathBuf, String),
     /// The place where we are has the name of the place where tasks go.
-    #[error(
-        "the worker's own cgroup {0} has the name that is kept for tasks; choose another \
-             DelegateSubgroup="
-    )]
+    #[error("the worker's own cgroup {0} has the name that is kept for tasks")]
     NameTaken(PathBuf),
     /// A step failed that should not.
     #[error("failed to {what} {}: {source}", path.display())]
@@ -53,6 +44,23 @@ pub enum Unavailable {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl Unavailable {
+    /// What to do about it, as an imperative.
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoHierarchy => "use unified cgroups, and mount them if this is a container",
+            Self::NotDelegated(_) => "set Delegate=yes in the unit",
+            Self::ReadOnly(..) => {
+                "remove ProtectControlGroups= from the unit, or mount the hierarchy writable if this \
+                 is a container"
+            }
+            Self::Occupied(..) => "start the worker as the only process of its unit",
+            Self::NameTaken(_) => "choose another DelegateSubgroup=",
+            Self::Failed { .. } => "correct it and restart the worker",
+        }
+    }
 }
 
 /// A part of the tree that is ours.
@@ -198,14 +206,5 @@ mod tests {
         ] {
             assert_eq!(is_subgroup(Path::new(dir)), expected, "{dir}");
         }
-    }
-
-    #[test]
-    fn remedies_are_named() {
-        let text = Unavailable::NotDelegated("/c/x.service".into()).to_string();
-        assert!(text.contains("/c/x.service") && text.contains("Delegate=yes"), "{text}");
-        let refused = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
-        let text = Unavailable::ReadOnly("/c".into(), refused).to_string();
-        assert!(text.contains("ProtectControlGroups="), "{text}");
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use uuid::Uuid;
 
 use super::events::Evidence;
@@ -68,6 +69,17 @@ impl TaskGroup {
     /// Whoever writes a `0` to this moves itself inside.
     pub(crate) fn entrance(&self) -> io::Result<File> {
         OpenOptions::new().append(true).create(true).open(self.dir.join("cgroup.procs"))
+    }
+
+    /// Lets the kernel prefer the task to the worker where a limit around both is reached, or the
+    /// machine's: without the worker all tasks would be lost. Children inherit it; see
+    /// proc_pid_oom_score_adj(5).
+    pub(crate) fn offer_first(&self, leader: Pid) {
+        let file = format!("/proc/{}/oom_score_adj", leader.as_raw_pid());
+        if let Err(error) = fs::write(file, self.cgroups.oom_score_adj().to_string()) {
+            // It has ended already, or is another user's by a set-user-ID bit.
+            tracing::trace!("oom_score_adj of {}: {error}", leader.as_raw_pid());
+        }
     }
 
     /// Sends SIGKILL to everybody inside, at once: nobody can fork away from it.

@@ -24,6 +24,11 @@ use super::task::kill_and_remove;
 const LEAF: &str = "worker";
 /// Where tasks go.
 const TASKS: &str = "tasks";
+/// A task's memory counts for so much more than the worker's when the kernel looks for a victim: in
+/// thousandths of what may be used. systemd's user sessions have the same step.
+const SOONER_KILLED: i32 = 200;
+/// The largest value of `oom_score_adj`.
+const MAX_OOM_SCORE_ADJ: i32 = 1_000;
 /// Processes that an error names.
 const NAMED: usize = 5;
 /// Cgroups of ended runs that wait for their removal; beyond that, they are left to the next start.
@@ -34,6 +39,7 @@ const MAX_LEFTOVERS: usize = 4_096;
 pub struct Cgroups {
     tasks: PathBuf,
     controllers: Vec<Controller>,
+    oom_score_adj: i32,
     /// Of runs that are over, not removed yet.
     leftovers: Mutex<Vec<PathBuf>>,
 }
@@ -71,7 +77,10 @@ impl Cgroups {
         let enable = |it: &Controller| [root, &tasks].into_iter().all(|dir| enable(dir, *it));
         let controllers = Controller::listed(&offered).into_iter().filter(enable).collect();
         let leftovers = Mutex::new(children(&tasks));
-        let cgroups = Self { tasks, controllers, leftovers };
+        let own = fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+        let own: i32 = own.trim().parse().unwrap_or(0);
+        let oom_score_adj = (own + SOONER_KILLED).min(MAX_OOM_SCORE_ADJ);
+        let cgroups = Self { tasks, controllers, oom_score_adj, leftovers };
         cgroups.sweep();
         Ok(Arc::new(cgroups))
     }
@@ -84,6 +93,11 @@ impl Cgroups {
     /// Where tasks have their cgroups.
     pub fn tasks(&self) -> &Path {
         &self.tasks
+    }
+
+    /// What the tasks' `oom_score_adj` is set to.
+    pub(super) fn oom_score_adj(&self) -> i32 {
+        self.oom_score_adj
     }
 
     /// Kills what is left in the cgroups of ended runs and removes them. Cheap when there are none;
