@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Names the scratch cgroup to the process that runs inside.
 const SCRATCH: &str = "QUEUE_WORKER_TEST_CGROUP";
+/// Somebody without privileges.
+const NOBODY: u32 = 65534;
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn run() -> Run {
@@ -97,6 +99,14 @@ fn own_cgroup() -> Option<PathBuf> {
     Some(Path::new(mount).join(own))
 }
 
+/// How a scratch cgroup was given to the process inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delegated {
+    Not,
+    Marked,
+    Owned,
+}
+
 /// A cgroup that a test may do with as it likes; everything in it is killed at the end.
 struct Scratch(PathBuf);
 
@@ -109,21 +119,42 @@ impl Scratch {
         Some(scratch)
     }
 
-    /// As systemd marks what it delegates.
-    fn delegate(&self) {
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(&self.0, "user.delegate", b"1", flags).unwrap();
+    /// As systemd does it, for everybody or, before version 251, for somebody without privileges.
+    fn delegate(&self, how: Delegated) {
+        match how {
+            Delegated::Not => {}
+            Delegated::Marked => {
+                let flags = rustix::fs::XattrFlags::empty();
+                rustix::fs::setxattr(&self.0, "user.delegate", b"1", flags).unwrap();
+            }
+            Delegated::Owned => {
+                for name in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
+                    let path = self.0.join(name);
+                    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+                }
+            }
+        }
     }
 
-    /// Runs one test of this program again, inside.
-    fn rerun(&self, test: &str) -> Output {
+    /// Runs one test of this program again, inside; as another user if it is theirs.
+    fn rerun(&self, test: &str, how: Delegated) -> Output {
+        let copy = tempfile::Builder::new().prefix("queue-worker-test").tempdir().unwrap();
+        let program = copy.path().join("test");
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(copy.path(), open).unwrap();
         let script = r#"echo 0 >"$1/cgroup.procs" || exit 99; shift; exec "$@""#;
-        Command::new("sh")
-            .args(["-c", script, "sh"])
-            .arg(&self.0)
-            .arg(std::env::current_exe().unwrap())
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&self.0);
+        if how == Delegated::Owned {
+            let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+            command.args(["setpriv", &user, &group, "--clear-groups"]);
+        }
+        command
+            .arg(program)
             .args(["--exact", test, "--nocapture"])
             .env(SCRATCH, &self.0)
+            .current_dir("/")
             .process_group(0)
             .output()
             .unwrap()
@@ -150,7 +181,7 @@ impl Drop for Scratch {
 }
 
 /// `Some` in the process inside; outside it runs that process, and `None` says that all is done.
-fn inside(test: &str, delegated: bool) -> Option<PathBuf> {
+fn inside(test: &str, how: Delegated) -> Option<PathBuf> {
     if let Some(scratch) = std::env::var_os(SCRATCH) {
         become_reaper().unwrap();
         return Some(scratch.into());
@@ -159,19 +190,27 @@ fn inside(test: &str, delegated: bool) -> Option<PathBuf> {
         eprintln!("SKIPPED {test}: no cgroup v2 tree in which this user may make cgroups");
         return None;
     };
-    if delegated {
-        scratch.delegate();
+    if how == Delegated::Owned && !can_be_nobody() {
+        eprintln!("SKIPPED {test}: it needs root and setpriv(1)");
+        return None;
     }
-    let output = scratch.rerun(test);
+    scratch.delegate(how);
+    let output = scratch.rerun(test, how);
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
     assert!(said(&output.stdout).contains("1 passed"), "{}", said(&output.stdout));
     None
 }
 
+fn can_be_nobody() -> bool {
+    let setpriv = Command::new("setpriv").arg("--version").output();
+    rustix::process::geteuid().is_root() && setpriv.is_ok_and(|output| output.status.success())
+}
+
 #[tokio::test]
 async fn a_program_starts_and_ends_in_a_cgroup_of_its_own() {
-    let Some(root) = inside("a_program_starts_and_ends_in_a_cgroup_of_its_own", true) else {
+    let Some(root) = inside("a_program_starts_and_ends_in_a_cgroup_of_its_own", Delegated::Marked)
+    else {
         return;
     };
     assert!(controllers_of(None).is_ok());
@@ -220,7 +259,7 @@ const TREE: &str = r#"
 
 #[tokio::test]
 async fn every_descendant_is_killed_at_once() {
-    if inside("every_descendant_is_killed_at_once", true).is_none() {
+    if inside("every_descendant_is_killed_at_once", Delegated::Marked).is_none() {
         return;
     }
     let cgroups = Cgroups::take_over().unwrap();
@@ -268,7 +307,8 @@ async fn every_descendant_is_killed_at_once() {
 
 #[tokio::test]
 async fn what_a_killed_worker_left_is_killed_at_the_start() {
-    let Some(root) = inside("what_a_killed_worker_left_is_killed_at_the_start", true) else {
+    let Some(root) = inside("what_a_killed_worker_left_is_killed_at_the_start", Delegated::Marked)
+    else {
         return;
     };
     let old = root.join("tasks/task-old");
@@ -286,7 +326,9 @@ async fn what_a_killed_worker_left_is_killed_at_the_start() {
 
 #[tokio::test]
 async fn nothing_is_taken_that_was_not_delegated() {
-    let Some(root) = inside("nothing_is_taken_that_was_not_delegated", false) else { return };
+    let Some(root) = inside("nothing_is_taken_that_was_not_delegated", Delegated::Not) else {
+        return;
+    };
     let error = Cgroups::take_over().unwrap_err();
     // Somebody without privileges who may make cgroups here has got them by a delegation.
     if rustix::process::geteuid().is_root() {
@@ -297,8 +339,24 @@ async fn nothing_is_taken_that_was_not_delegated() {
 }
 
 #[tokio::test]
+async fn a_cgroup_that_only_we_may_write_to_was_delegated() {
+    let test = "a_cgroup_that_only_we_may_write_to_was_delegated";
+    let Some(root) = inside(test, Delegated::Owned) else { return };
+    let cgroups = Cgroups::take_over().unwrap();
+    assert_eq!(own_cgroup().unwrap(), root.join("worker"));
+    let said = execute(shell("id -u; cat /proc/self/cgroup"), &cgroups, run()).await;
+    let said = String::from_utf8_lossy(&said.unwrap().unwrap()).into_owned();
+    assert!(said.starts_with("65534\n") && said.contains("/tasks/task-"), "{said}");
+    assert!(task_groups(&cgroups).is_empty());
+    assert!(controllers_of(None).is_ok(), "also from the leaf");
+}
+
+#[tokio::test]
 async fn others_in_the_same_cgroup_are_left_in_peace() {
-    let Some(root) = inside("others_in_the_same_cgroup_are_left_in_peace", true) else { return };
+    let Some(root) = inside("others_in_the_same_cgroup_are_left_in_peace", Delegated::Marked)
+    else {
+        return;
+    };
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
     let error = Cgroups::take_over().unwrap_err();
     assert!(error.to_string().contains(&other.id().to_string()), "{error}");
