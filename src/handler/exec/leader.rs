@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use uuid::Uuid;
 
+use super::cgroup::{Evidence, TaskGroup, start_inside};
 use super::descent::members;
 use super::procfs::{Process, RUN_VARIABLE};
 use super::reaper;
@@ -30,6 +31,8 @@ pub(in crate::handler) struct Leader {
     child: Option<Child>,
     /// Members seen before the signal that may have broken their chain of parents.
     known: Vec<Process>,
+    /// Where everything that descends from the leader is, if it has a cgroup.
+    cgroup: Option<TaskGroup>,
     /// Nothing of the run is left.
     settled: bool,
 }
@@ -39,27 +42,37 @@ impl Leader {
     ///
     /// The standard library uses posix_spawn(3) as long as the program is given by its path and
     /// nothing has to be done between fork and exec, which is several times faster than fork here.
+    #[expect(dead_code, reason = "for programs that fetch")]
     pub(in crate::handler) fn spawn(command: &mut Command) -> io::Result<Self> {
-        Self::spawn_as(command, true)
+        Self::start(command, true, |_| Ok(None))
     }
 
     /// The same for a program that starts no other: no orphan is taken for one of its.
     pub(in crate::handler) fn spawn_childless(command: &mut Command) -> io::Result<Self> {
-        Self::spawn_as(command, false)
+        Self::start(command, false, |_| Ok(None))
     }
 
-    fn spawn_as(command: &mut Command, may_fork: bool) -> io::Result<Self> {
+    /// The same in the cgroup, if any, that `confine` makes for the run's id.
+    pub(super) fn spawn_confined(
+        command: &mut Command,
+        confine: impl FnOnce(Uuid) -> io::Result<Option<TaskGroup>>,
+    ) -> io::Result<Self> {
+        Self::start(command, true, confine)
+    }
+
+    fn start(
+        command: &mut Command,
+        may_fork: bool,
+        confine: impl FnOnce(Uuid) -> io::Result<Option<TaskGroup>>,
+    ) -> io::Result<Self> {
         let table = reaper::table();
         let run = table.begin(may_fork);
         command.env(RUN_VARIABLE, run.to_string()).process_group(0);
-        let spawned = command.spawn().and_then(|child| {
-            let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-            Ok((pid.ok_or(io::ErrorKind::NotFound)?, child))
-        });
-        match spawned {
-            Ok((pid, child)) => {
+        match spawn_confined(command, || confine(run)) {
+            Ok((pid, child, cgroup)) => {
                 table.lead(run, pid);
-                Ok(Self { run, pid, child: Some(child), known: Vec::new(), settled: false })
+                let child = Some(child);
+                Ok(Self { run, pid, child, known: Vec::new(), cgroup, settled: false })
             }
             Err(error) => {
                 table.end(run);
@@ -111,12 +124,27 @@ impl Leader {
         }
         let table = reaper::table();
         table.end(self.run);
+        // Whoever is still in the cgroup needs no search.
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|it| it.is_populated() == Some(true)) {
+            cgroup.kill();
+        }
         !self.has_group() && !table.look()
     }
 
+    /// What happened at the limits of the run's cgroup.
+    pub(super) fn evidence(&self) -> Evidence {
+        self.cgroup.as_ref().map(TaskGroup::evidence).unwrap_or_default()
+    }
+
     /// Kills the group and every descendant, in passes until none is left.
+    ///
+    /// A cgroup is killed as a whole; the search still finds those that moved out of it, and takes
+    /// the exit status of those that were handed to us.
     pub(in crate::handler) async fn kill_all(&mut self) {
         for _ in 0..KILL_PASSES {
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.kill();
+            }
             let (run, pid, known) = (self.run, self.pid, self.known.clone());
             let pass = move || reaper::table().kill_members(run, pid, &known);
             match tokio::task::spawn_blocking(pass).await {
@@ -129,8 +157,11 @@ impl Leader {
     }
 
     /// Nothing of the run is left, so that dropping needs not look for it.
-    pub(in crate::handler) fn settle(&mut self) {
+    pub(in crate::handler) async fn settle(&mut self) {
         self.settled = self.child.is_none();
+        if let Some(cgroup) = self.cgroup.take() {
+            cgroup.remove().await;
+        }
     }
 
     async fn remember(&mut self) {
@@ -146,6 +177,9 @@ impl Drop for Leader {
             return;
         }
         let table = reaper::table();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
         for _ in 0..DROP_PASSES {
             if table.kill_members(self.run, self.pid, &self.known) == 0 {
                 break;
@@ -156,4 +190,21 @@ impl Drop for Leader {
             None => table.end(self.run),
         }
     }
+}
+
+fn spawn_confined(
+    command: &mut Command,
+    confine: impl FnOnce() -> io::Result<Option<TaskGroup>>,
+) -> io::Result<(Pid, Child, Option<TaskGroup>)> {
+    let cgroup = confine()?;
+    if let Some(cgroup) = &cgroup {
+        start_inside(command, cgroup.entrance()?);
+    }
+    let child = command.spawn()?;
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let pid = pid.ok_or(io::ErrorKind::NotFound)?;
+    if let Some(cgroup) = &cgroup {
+        cgroup.offer_first(pid);
+    }
+    Ok((pid, child, cgroup))
 }

@@ -120,7 +120,7 @@ impl Child {
         if !ended || !self.leader.end() {
             self.leader.kill_all().await;
         }
-        self.leader.settle();
+        self.leader.settle().await;
     }
 
     /// Kills it.
@@ -128,7 +128,7 @@ impl Child {
         self.leader.kill_all().await;
         let _ = timeout(END_PATIENCE, self.leader.wait()).await;
         self.leader.end();
-        self.leader.settle();
+        self.leader.settle().await;
     }
 
     /// What it died of; for a child that has closed its output or cannot be written to.
@@ -144,7 +144,7 @@ impl Child {
         if status.is_none() || !self.leader.end() {
             self.leader.kill_all().await;
         }
-        self.leader.settle();
+        self.leader.settle().await;
         Death::of(status, &self.said)
     }
 }
