@@ -6,10 +6,11 @@ use anyhow::anyhow;
 
 use super::GlobalOptions;
 use crate::config::{Config, Environment};
-use crate::ledger;
+use crate::handler::git::results;
+use crate::ledger::{self, MigrationReport};
 use crate::supervisor::{postgres_connect, postgres_password};
 
-/// Create or update the schema `queue_worker` in Postgres
+/// Create or update the schemas `queue_worker` and `queue_worker_git` in Postgres
 ///
 /// Safe to run at every start and from several machines at once: an advisory lock orders them.
 /// Migrations only add, so the version before this one runs on the new schema too.
@@ -29,16 +30,24 @@ impl Migrate {
             connect = connect.password(&password);
         }
         let report = ledger::migrate(&connect).await?;
+        let git = results::migrate(&connect).await?;
         if self.json {
-            let value = serde_json::json!({
-                "from": report.from, "to": report.to, "applied": report.applied,
-            });
+            let mut value = shown(&report);
+            value["git"] = shown(&git);
             println!("{value}");
-        } else if report.applied.is_empty() {
-            println!("the schema queue_worker has version {}, nothing to do", report.to);
-        } else {
-            println!("the schema queue_worker now has version {}", report.to);
+            return Ok(ExitCode::SUCCESS);
+        }
+        for (schema, report) in [("queue_worker", &report), ("queue_worker_git", &git)] {
+            if report.applied.is_empty() {
+                println!("the schema {schema} has version {}, nothing to do", report.to);
+            } else {
+                println!("the schema {schema} now has version {}", report.to);
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn shown(report: &MigrationReport) -> serde_json::Value {
+    serde_json::json!({"from": report.from, "to": report.to, "applied": report.applied})
 }

@@ -165,6 +165,7 @@ impl QueueCounts {
         match verdict {
             Verdict::Succeeded { .. } => kind.succeeded.inc(),
             Verdict::Retry { .. } => kind.retried.inc(),
+            Verdict::Postponed { .. } => kind.delayed.inc(),
             Verdict::Failed { .. } => {
                 kind.failed.inc();
                 self.dead_letter("failed");
@@ -184,7 +185,7 @@ pub struct KindCounts {
     /// Given up without a verdict.
     pub dead: IntCounter,
     refused: IntCounter,
-    /// Put off without having run.
+    /// Put off: without having run, or because something else was in the way.
     pub delayed: IntCounter,
     released: IntCounter,
     /// Outcomes that the fence refused.

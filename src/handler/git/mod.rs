@@ -21,6 +21,7 @@ mod parse;
 mod profile;
 mod program;
 mod redact;
+pub mod results;
 mod version;
 
 pub use analysis::{
