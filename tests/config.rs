@@ -781,7 +781,7 @@ fn the_examples_of_the_default_file_load_too() {
         .collect();
     let config = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let types: Vec<_> = config.handlers.values().map(|h| h.action.type_name()).collect();
-    assert_eq!(types, ["sql", "http", "exec"]);
+    assert_eq!(types, ["sql", "git-analysis", "http", "exec"]);
 }
 
 #[test]

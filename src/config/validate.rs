@@ -42,7 +42,7 @@ const REDIS_SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
 
 /// Where execvp(3) looks without PATH.
-const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
+pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
 /// Notes every rule that does not hold.
 pub(super) fn check(config: &Config, environment: &Environment, findings: &mut Findings) {
@@ -338,6 +338,7 @@ impl Rules<'_> {
                 }
             }
             HandlerAction::Http(http) => self.http(key, http),
+            HandlerAction::Git(git) => self.git(key, common, git, environment.get("PATH")),
         }
     }
 
@@ -446,7 +447,7 @@ impl Rules<'_> {
 }
 
 /// Whether an executable file of that name is in one of the directories.
-fn on_path(program: &str, path: &OsStr) -> bool {
+pub(super) fn on_path(program: &str, path: &OsStr) -> bool {
     std::env::split_paths(path).filter(|directory| directory.is_absolute()).any(|directory| {
         let found = std::fs::metadata(directory.join(program));
         found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

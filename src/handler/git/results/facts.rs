@@ -14,7 +14,6 @@ use super::mailmap::Mailmap;
 use super::{Place, Results, ResultsError};
 use crate::handler::git::identity::Identity;
 use crate::handler::git::mirror::Source;
-use crate::handler::git::oid::ObjectId;
 use crate::handler::git::profile::Profile;
 
 /// Reads first: an upsert that changes nothing would still cost a row version and a number.
@@ -38,8 +37,8 @@ const NEW_IDENTITIES: &str = "\
     ORDER BY k.digest ON CONFLICT (repository_id, digest) DO NOTHING";
 
 const SAME_MAILMAP: &str = "\
-    UPDATE queue_worker_git.repositories SET mailmap_oid = $2 \
-    WHERE id = $1 AND mailmap_oid IS DISTINCT FROM $2";
+    UPDATE queue_worker_git.repositories SET mailmap = $2 \
+    WHERE id = $1 AND mailmap IS DISTINCT FROM $2";
 const FORGET_MAILMAP: &str =
     "DELETE FROM queue_worker_git.mailmap_entries WHERE repository_id = $1";
 const NEW_MAILMAP: &str = "\
@@ -96,25 +95,26 @@ impl Results {
         .await
     }
 
-    /// Takes over a mailmap, of the blob `oid`, unless it is the one that is there; `None` for a
+    /// Takes over the content of a mailmap, unless it is the one that is there; `None` for a
     /// repository without one.
     pub async fn set_mailmap(
         &self,
         place: Place,
-        oid: Option<ObjectId>,
-        mailmap: &Mailmap,
+        content: Option<&[u8]>,
     ) -> Result<(), ResultsError> {
+        let digest = content.map(|content| Sha256::digest(content).to_vec());
         self.call("note the mailmap", async |connection| {
             let mut transaction = connection.begin().await?;
             let changed = sqlx::query(SAME_MAILMAP)
                 .bind(place.repository)
-                .bind(oid.as_ref().map(ObjectId::as_bytes))
+                .bind(digest)
                 .execute(&mut *transaction)
                 .await?;
             if changed.rows_affected() == 0 {
                 return transaction.commit().await;
             }
             sqlx::query(FORGET_MAILMAP).bind(place.repository).execute(&mut *transaction).await?;
+            let mailmap = Mailmap::parse(content.unwrap_or_default());
             let entries: Vec<_> = mailmap.entries().collect();
             sqlx::query(NEW_MAILMAP)
                 .bind(place.repository)

@@ -5,12 +5,12 @@ CREATE TABLE queue_worker_git.repositories (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name          text COLLATE "C" NOT NULL UNIQUE,
     url           text NOT NULL,
-    mailmap_oid   bytea,
+    mailmap       bytea,
     created_at    timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON COLUMN queue_worker_git.repositories.url IS 'where it was had from last';
-COMMENT ON COLUMN queue_worker_git.repositories.mailmap_oid IS
-    'the blob whose entries are in mailmap_entries';
+COMMENT ON COLUMN queue_worker_git.repositories.mailmap IS
+    'SHA-256 of the file whose entries are in mailmap_entries';
 
 CREATE TABLE queue_worker_git.profiles (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
