@@ -4,5 +4,8 @@
 //! an independent reader of `git log`; `monsters` what is too large; `mirrors` what several users of
 //! a mirror, killed programs and hostile sources do to it.
 
+mod gitlog;
+mod history;
+mod invented;
 mod repository;
 mod zoo;

@@ -10,6 +10,10 @@ use crate::handler::git::analysis::Trailer;
 const MAX_TRAILERS: usize = 1000;
 /// Lines that git writes itself.
 const OWN: [&str; 2] = ["Signed-off-by: ", "(cherry picked from commit "];
+/// What heads the list of conflicts.
+const CONFLICTS: &str = "Conflicts:";
+/// What ends a message.
+const SCISSORS: &str = "# ------------------------ >8 ------------------------";
 /// What begins a line that does not count.
 const COMMENT: char = '#';
 
@@ -45,7 +49,8 @@ fn described(key: String, value: &str) -> Trailer {
 
 /// The lines of the block of trailers; none if there is no such block.
 fn block(message: &str) -> impl Iterator<Item = &str> {
-    let lines: Vec<&str> = message.lines().collect();
+    let mut lines: Vec<&str> = message.lines().collect();
+    lines.truncate(end(&lines));
     let title = lines
         .iter()
         .position(|line| !line.starts_with(COMMENT) && is_blank(line))
@@ -53,6 +58,26 @@ fn block(message: &str) -> impl Iterator<Item = &str> {
     let count = start(&lines, title).map_or(0, |start| lines.len() - start);
     let skip = lines.len() - count;
     lines.into_iter().skip(skip)
+}
+
+/// How many lines there are without those that git ignores at the end: blank ones, comments, what
+/// follows a scissors line, and the list of conflicts that old versions wrote.
+fn end(lines: &[&str]) -> usize {
+    let lines = lines.split(|line| *line == SCISSORS).next().unwrap_or(lines);
+    let mut end = 0;
+    let mut conflicts = false;
+    for (at, line) in lines.iter().enumerate() {
+        if line.is_empty() || line.starts_with(COMMENT) {
+            continue;
+        }
+        if *line == CONFLICTS {
+            conflicts = true;
+        } else if !(conflicts && line.starts_with('\t')) {
+            conflicts = false;
+            end = at + 1;
+        }
+    }
+    end
 }
 
 /// The place of the block's first line, looking upward to the blank line before it.
@@ -148,6 +173,16 @@ mod tests {
         assert_eq!(read("s\n\nt\nt\nt\nt\nSigned-off-by: B <b@x>\n"), []);
         let picked = "s\n\n(cherry picked from commit 1234)\nFixes: 1\n";
         assert_eq!(read(picked), pairs(&[("Fixes", "1")]));
+    }
+
+    #[test]
+    fn what_git_ignores_at_the_end_is_ignored() {
+        let expected = pairs(&[("Fixes", "1")]);
+        assert_eq!(read("s\n\nFixes: 1\n\nConflicts:\n\ta\n\tb\n# c\n\n"), expected);
+        assert_eq!(read(&format!("s\n\nFixes: 1\n{SCISSORS}\ndiff\n")), expected);
+        assert_eq!(read("s\n\nConflicts:\n\ta\n"), []);
+        let later = pairs(&[("Conflicts", "a"), ("Fixes", "1")]);
+        assert_eq!(read("s\n\nConflicts:\n\ta\nFixes: 1\n"), later);
     }
 
     #[test]
