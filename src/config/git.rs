@@ -181,7 +181,11 @@ impl Rules<'_> {
             self.broken(&[&format!("{key}.trusted_paths")], message, "write it from the root");
         }
         if git.ssh_command.as_ref().is_some_and(|command| command.trim().is_empty()) {
-            self.broken(&[&format!("{key}.ssh_command")], "is empty", "name a program, or remove it");
+            self.broken(
+                &[&format!("{key}.ssh_command")],
+                "is empty",
+                "name a program, or remove it",
+            );
         }
         let bad_name = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
         if let Some(name) = git.environment.keys().find(bad_name) {

@@ -8,7 +8,8 @@ use super::confinement::{Confinement, limits};
 use super::life::StartError;
 use crate::clock::Clock;
 use crate::config::{
-    ByteSize, Config, ExecSettings, GitSettings, HandlerAction, HandlerSettings, HttpSettings, Secret,
+    ByteSize, Config, ExecSettings, GitSettings, HandlerAction, HandlerSettings, HttpSettings,
+    Secret,
 };
 use crate::domain::Kind;
 use crate::handler::Handler;

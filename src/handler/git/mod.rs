@@ -9,9 +9,11 @@
 //! and every child has limits on memory, output and time.
 
 mod analysis;
+mod analyst;
 mod change;
 mod class;
 pub mod engine;
+mod handler;
 mod identity;
 pub mod mirror;
 mod oid;
@@ -27,11 +29,17 @@ mod version;
 pub use analysis::{
     Analysis, CommitKind, ExtraHeader, Flags, Message, SignatureKind, Totals, Trailer,
 };
+pub use analyst::analyse;
 pub use change::{FileChange, FileKind, Status, path_text};
 pub use class::{CLASS_RULES, FileClass};
 pub use engine::{Analysed, Engine, GitEngine};
+pub use handler::{
+    GitHandler, GitHandlerOptions, GitParts, GitStores, MAX_COMMITS, Payload, PayloadError, Wish,
+};
 pub use identity::{Identity, When};
-pub use mirror::{InvalidSource, Mirror, MirrorError, Mirrors, Source};
+pub use mirror::{
+    GitMirrors, InvalidSource, Mirror, MirrorError, Mirrors, MirrorsError, Selection, Source,
+};
 pub use oid::{InvalidObjectId, ObjectFormat, ObjectId};
 pub use options::{Access, EngineLimits, GitOptions, MirrorLimits, SourcePolicy};
 pub use outcome::{Outcome, Refusal};

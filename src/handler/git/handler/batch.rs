@@ -13,9 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::locks::{Locks, Taken};
 use super::writer::{Tally, Writer};
-use super::{
-    GitHandlerOptions, GitParts, interrupted, leases_failed, results_failed,
-};
+use super::{GitHandlerOptions, GitParts, interrupted, leases_failed, results_failed};
 use crate::domain::Failure;
 use crate::handler::Run;
 use crate::handler::git::analyst::analyse;
@@ -69,8 +67,7 @@ impl Batch<'_> {
             if commits.is_empty() {
                 break;
             }
-            let taken =
-                Locks::take(&self.parts.stores.leases, self.source.name(), &commits).await;
+            let taken = Locks::take(&self.parts.stores.leases, self.source.name(), &commits).await;
             let Taken { locks, wait } = taken.map_err(|error| leases_failed(&error))?;
             if locks.commits().is_empty() {
                 let wait = wait.unwrap_or(LOOK_EVERY);
@@ -118,11 +115,7 @@ impl Batch<'_> {
 
     /// With the locks in hand: claim, analyse, write. Answers which commits have a result; whatever
     /// happens, nothing is held afterwards.
-    async fn round(
-        &self,
-        locks: &Locks,
-        tally: &mut Tally,
-    ) -> Result<HashSet<ObjectId>, Failure> {
+    async fn round(&self, locks: &Locks, tally: &mut Tally) -> Result<HashSet<ObjectId>, Failure> {
         let commits = locks.commits();
         let results = &self.parts.stores.results;
         let claims = match results.claim(self.place, &commits, self.run.task.id.as_str()).await {

@@ -3,14 +3,13 @@
 //! The ids of these tasks follow from what they ask for, so a second time adds none: the ledger refuses
 //! a task that it knows. All are in the stream before this task is acknowledged.
 
-use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::payload::{Payload, Wish};
 use super::{GitParts, queue_failed, results_failed};
-use crate::domain::{Failure, Kind, TaskId};
+use crate::domain::{Failure, Kind, RawEntry, TaskId};
 use crate::handler::Run;
 use crate::handler::git::mirror::{Mirror, MirrorError, Selection, Source};
 use crate::handler::git::oid::{ObjectId, hex};
@@ -76,19 +75,22 @@ impl FanOut<'_> {
     }
 
     async fn add(&self, tasks: &[(TaskId, &[ObjectId])]) -> Result<(), Failure> {
-        let Run { task, .. } = self.run;
-        stream::iter(tasks)
-            .map(|(id, commits)| {
-                let payload = Payload::of_commits(self.source.name(), self.source.url(), commits);
-                let mut new =
-                    NewTask::new(task.kind.clone(), Bytes::from(payload)).with_id(id.clone());
-                new.traceparent.clone_from(&task.traceparent);
-                async move { self.parts.stores.queue.append(&task.queue, &new.encode()).await }
-            })
-            .buffered(UNDER_WAY)
-            .try_for_each(async |_| Ok(()))
-            .await
-            .map_err(|error| queue_failed(&error))
+        let queue = &self.parts.stores.queue;
+        for part in tasks.chunks(UNDER_WAY) {
+            let entries: Vec<RawEntry> =
+                part.iter().map(|(id, commits)| self.entry(id, commits)).collect();
+            let added = entries.iter().map(|entry| queue.append(&self.run.task.queue, entry));
+            try_join_all(added).await.map_err(|error| queue_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, id: &TaskId, commits: &[ObjectId]) -> RawEntry {
+        let task = &self.run.task;
+        let payload = Payload::of_commits(self.source.name(), self.source.url(), commits);
+        let mut new = NewTask::new(task.kind.clone(), payload).with_id(id.clone());
+        new.traceparent.clone_from(&task.traceparent);
+        new.encode()
     }
 }
 

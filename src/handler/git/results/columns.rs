@@ -46,7 +46,7 @@ pub(super) const COMMITS: &str = "\
     SELECT $1, $2, k.id, k.oid, k.tree, k.kind, k.author, k.committer, k.a_epoch, k.c_epoch, \
         k.a_zone, k.c_zone, k.a_raw, k.c_raw, k.encoding, k.subject, k.body, k.bytes, k.raw, \
         k.signature, k.mergetag, k.headers::jsonb, k.flags, k.files, k.added, k.deleted, k.n_added, \
-        k.n_deleted, k.binary, k.symlinks, k.gitlinks, k.lfs, k.renames, k.modes, k.extra, \
+        k.n_deleted, k.binaries, k.symlinks, k.gitlinks, k.lfs, k.renames, k.modes, k.extra, \
         k.code_a, k.code_d, k.test_a, k.test_d, k.doc_a, k.doc_d, k.config_a, k.config_d, \
         to_timestamp(k.a_shown), to_timestamp(k.c_shown) \
     FROM unnest($3::bigint[], $4::bytea[], $5::bytea[], $6::text[], $7::bigint[], $8::bigint[], \
@@ -58,7 +58,7 @@ pub(super) const COMMITS: &str = "\
         $40::bigint[], $41::bigint[], $42::bigint[], $43::bigint[], $44::bigint[], $45::bigint[]) \
     AS k (id, oid, tree, kind, author, committer, a_epoch, c_epoch, a_zone, c_zone, a_raw, c_raw, \
         encoding, subject, body, bytes, raw, signature, mergetag, headers, flags, files, added, \
-        deleted, n_added, n_deleted, binary, symlinks, gitlinks, lfs, renames, modes, extra, \
+        deleted, n_added, n_deleted, binaries, symlinks, gitlinks, lfs, renames, modes, extra, \
         code_a, code_d, test_a, test_d, doc_a, doc_d, config_a, config_d, a_shown, c_shown)";
 
 pub(super) const PARENTS: &str = "\
