@@ -7,5 +7,6 @@
 mod gitlog;
 mod history;
 mod invented;
+mod mirrors;
 mod repository;
 mod zoo;

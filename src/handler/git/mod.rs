@@ -9,6 +9,7 @@
 //! and every child has limits on memory, output and time.
 
 mod analysis;
+mod analyst;
 mod change;
 mod class;
 pub mod engine;
@@ -26,11 +27,14 @@ mod version;
 pub use analysis::{
     Analysis, CommitKind, ExtraHeader, Flags, Message, SignatureKind, Totals, Trailer,
 };
+pub use analyst::analyse;
 pub use change::{FileChange, FileKind, Status, path_text};
 pub use class::{CLASS_RULES, FileClass};
 pub use engine::{Analysed, Engine, GitEngine};
 pub use identity::{Identity, When};
-pub use mirror::{InvalidSource, Mirror, MirrorError, Mirrors, Source};
+pub use mirror::{
+    GitMirrors, InvalidSource, Mirror, MirrorError, Mirrors, MirrorsError, Selection, Source,
+};
 pub use oid::{InvalidObjectId, ObjectFormat, ObjectId};
 pub use options::{Access, EngineLimits, GitOptions, MirrorLimits, SourcePolicy};
 pub use outcome::{Outcome, Refusal};
