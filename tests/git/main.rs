@@ -8,5 +8,6 @@ mod gitlog;
 mod history;
 mod invented;
 mod mirrors;
+mod monsters;
 mod repository;
 mod zoo;
