@@ -7,6 +7,7 @@
 mod gitlog;
 mod history;
 mod invented;
+mod kills;
 mod mirrors;
 mod monsters;
 mod repository;

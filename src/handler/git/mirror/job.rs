@@ -1,8 +1,8 @@
 //! One git command that does its work and ends, under limits and a deadline.
 //!
-//! Its input is given only after the limits are set, and every command here waits for its input before
-//! it starts another program: so these inherit the limits. When it is late or nobody waits for it any
-//! more, its whole process group ends.
+//! Its input is given only after the limits are set, and a fetch reads its input before it starts
+//! another program: so these inherit the limits. When it is late or nobody waits for it any more, its
+//! whole process group ends.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};

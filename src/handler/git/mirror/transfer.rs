@@ -68,7 +68,7 @@ impl Transfer {
         command.env("GIT_CEILING_DIRECTORIES", "/");
         self.admit(&mut command, source);
         command.args(["ls-remote", "--symref", "origin", "HEAD"]);
-        let limits = Limits { memory: Some(self.limits.fetch_memory), file: Some(0) };
+        let limits = Limits { memory: Some(self.limits.fetch_memory), file: None };
         let done = run(command, b"", Output::Kept(MAX_HEAD), limits, until).await;
         let done = done.map_err(|error| MirrorError::Fetch(error.to_string()))?;
         if !done.success {
