@@ -7,5 +7,8 @@
 mod gitlog;
 mod history;
 mod invented;
+mod kills;
+mod mirrors;
+mod monsters;
 mod repository;
 mod zoo;

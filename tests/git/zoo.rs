@@ -1,12 +1,18 @@
 //! Odd repositories: what the engine says of each commit is what git says.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use queue_worker::handler::git::{Analysis, CommitKind, FileChange, FileKind, Flags, Outcome};
+use queue_worker::handler::git::{
+    Analysis, CommitKind, FileChange, FileKind, Flags, GitMirrors, Mirrors as _, Outcome,
+    Selection, analyse,
+};
 use serde::Deserialize;
+use tokio::sync::mpsc;
 
+use crate::mirrors::{options, source};
 use crate::repository::{all_commits, analysis, engine, id, outcomes, unlocked};
 
 #[derive(Debug, Deserialize)]
@@ -100,6 +106,32 @@ fn compare(case: &Expected, outcome: &Outcome) {
     assert_eq!(author, case.author, "{name}");
     let files: Vec<_> = analysis.changes.iter().map(ExpectedFile::of).collect();
     assert_eq!(&files, case.files.as_ref().unwrap(), "{name}");
+}
+
+/// The same through mirrors: what is hostile or left behind in a source stays there.
+#[tokio::test]
+async fn the_zoo_can_be_mirrored() {
+    let folder = tempfile::tempdir().unwrap();
+    build(folder.path());
+    let engine = engine().await;
+    let mirrors = GitMirrors::new(&options(folder.path())).await.unwrap();
+    for case in expected() {
+        let repository = case.case.split_once(':').unwrap().0;
+        let source = source(&folder.path().join(repository));
+        let (sender, mut receiver) = mpsc::channel(1);
+        analyse(&mirrors, &engine, &source, &[case.oid.parse().unwrap()], &sender).await;
+        compare(&case, &receiver.recv().await.unwrap().outcome);
+    }
+    let dash = mirrors.open(&source(&folder.path().join("dash.git")), &[]).await.unwrap();
+    assert_eq!(mirrors.list(&dash, &Selection::All).await.unwrap().len(), 5);
+    let ran = |path: &Path| {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+        names
+            .filter_map(|name| name.into_string().ok())
+            .find(|it| it.contains("PWN") || it == "pwn")
+    };
+    assert_eq!((ran(folder.path()), ran(dash.git_dir())), (None, None));
+    engine.close_idle().await;
 }
 
 #[tokio::test]

@@ -112,6 +112,13 @@ fn digit(hex: u8) -> Option<u8> {
     }
 }
 
+/// A line for each id: what stands before it, the id, what stands after it.
+pub(super) fn lines(before: &str, ids: &[ObjectId], after: &str) -> String {
+    ids.iter()
+        .flat_map(|id| [before.to_owned(), id.to_string(), after.to_owned(), "\n".into()])
+        .collect()
+}
+
 /// Lowercase hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     let digits = |byte: &u8| {

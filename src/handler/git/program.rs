@@ -107,7 +107,7 @@ impl Program {
 }
 
 /// What every child sees. See git(1) for the variables.
-const ENVIRONMENT: [(&str, &str); 19] = [
+const ENVIRONMENT: [(&str, &str); 18] = [
     ("HOME", "/nonexistent"),
     ("XDG_CONFIG_HOME", "/nonexistent"),
     ("LC_ALL", "C"),
@@ -125,7 +125,6 @@ const ENVIRONMENT: [(&str, &str); 19] = [
     ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_NO_REPLACE_OBJECTS", "1"),
     ("GIT_OPTIONAL_LOCKS", "0"),
-    ("GIT_GRAFT_FILE", "/dev/null"),
     // A repository with a work tree is not read from there.
     ("GIT_IMPLICIT_WORK_TREE", "0"),
     ("GIT_DEFAULT_REF_FORMAT", "files"),

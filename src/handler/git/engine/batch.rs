@@ -3,7 +3,7 @@
 //! The last two run side by side, each with a child of its own. A request that a child did not answer
 //! goes to the next child; only the one that it was working on goes down the ladder.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -96,7 +96,7 @@ impl Batch<'_> {
             .collect();
         let parents: Vec<ObjectId> = parents.into_iter().collect();
         let found = self.lookup.ask(Question::Info, &parents).await;
-        let mut unusable = std::collections::HashMap::new();
+        let mut unusable = HashMap::new();
         for (parent, found) in parents.iter().zip(found) {
             match found {
                 Ok(Object::Found { kind, .. }) if kind == "commit" => {}
@@ -252,7 +252,7 @@ async fn finish(
                     match assemble(id, pending.object, changes, depth, &known, profile) {
                         Ok(analysis) => Outcome::Analysed(Box::new(analysis)),
                         Err(missing) => match deaths.iter().find(|(oid, _)| *oid == missing) {
-                            Some((_, death)) => failed(death),
+                            Some((_, its)) => failed(its),
                             None => Outcome::refused(
                                 Refusal::RepoCorrupt,
                                 format!("the blob {missing} is missing"),

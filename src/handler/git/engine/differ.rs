@@ -117,7 +117,12 @@ impl Differ {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         loop {
             let unread = self.child.unread();
-            if let Some(at) = marker.find(&unread[self.searched..]) {
+            let found = marker.find(&unread[self.searched..]);
+            // Also if it came all at once, or the pace of reading would decide.
+            if self.searched + found.unwrap_or(0) > most {
+                return Err(NoAnswer::TooLong);
+            }
+            if let Some(at) = found {
                 let answer = unread[..self.searched + at].to_vec();
                 self.child.take(answer.len() + self.marker.len());
                 self.searched = 0;
@@ -125,9 +130,6 @@ impl Differ {
                 return Ok(answer);
             }
             self.searched = unread.len().saturating_sub(self.marker.len());
-            if unread.len() > most {
-                return Err(NoAnswer::TooLong);
-            }
             match timeout_at(until, self.child.read()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false) | Err(_)) => return Err(NoAnswer::Died),

@@ -73,7 +73,8 @@ pub(super) async fn answer(
             return Err(Trouble::TooLong(format!("more than {} bytes of changes", limits.output)));
         }
         Err(NoAnswer::Late) => {
-            let used = processor_time(differ.pid()).zip(busy).map(|(now, then)| now - then);
+            let used =
+                processor_time(differ.pid()).zip(busy).map(|(now, then)| now.saturating_sub(then));
             differ.kill().await;
             return Err(late(limits.commit_time, used.unwrap_or_default()));
         }
@@ -98,7 +99,7 @@ pub(super) async fn answer(
 /// A child that worked was given a monster; one that did not had no processor or disk.
 fn late(limit: Duration, used: Duration) -> Trouble {
     let detail = format!("not done within {limit:?}, {used:?} of it at work");
-    if used * 2 >= limit - limit / WATCHED_FROM {
+    if used * 2 >= limit.saturating_sub(limit / WATCHED_FROM) {
         Trouble::Slow(detail)
     } else {
         Trouble::Other(detail)

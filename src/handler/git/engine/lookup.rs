@@ -85,13 +85,10 @@ impl Lookup<'_> {
             Question::Info => child.info(ids, until).await,
             Question::Content(most) => child.contents(ids, most, until).await,
         };
-        let end = match answers.end {
-            Some(end) => Some((end, end.death(child).await)),
-            None => {
-                self.child = Some(child);
-                None
-            }
-        };
-        (answers.objects, end)
+        if let Some(end) = answers.end {
+            return (answers.objects, Some((end, end.death(child).await)));
+        }
+        self.child = Some(child);
+        (answers.objects, None)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::child::Child;
 use super::death::{Cause, Death};
-use crate::handler::git::oid::ObjectId;
+use crate::handler::git::oid::{ObjectId, lines};
 
 /// Requests between two flushes; git keeps them in memory.
 const GROUP: usize = 1000;
@@ -91,7 +91,7 @@ impl Objects {
         let mut answers = Answers { objects: Vec::with_capacity(ids.len()), end: None };
         for group in ids.chunks(GROUP) {
             let has_content = verb == "contents";
-            let mut requests: String = group.iter().map(|id| format!("{verb} {id}\n")).collect();
+            let mut requests = lines(&format!("{verb} "), group, "");
             requests.push_str("flush\n");
             let talk = async {
                 self.child.write(requests.as_bytes()).await?;

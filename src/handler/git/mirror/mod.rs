@@ -5,21 +5,29 @@
 //! The locks are those of the kernel (flock(2)): they end with the process, and bind only this node.
 
 mod error;
+mod git_mirrors;
+mod guard;
+mod job;
+mod listing;
+mod lock;
+mod place;
+mod room;
+mod settings;
 mod source;
-
-use std::collections::HashSet;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+mod sweep;
+mod tips;
+mod transfer;
+mod upkeep;
 
 use async_trait::async_trait;
 
-use super::oid::{ObjectFormat, ObjectId};
+use super::oid::ObjectId;
 
 pub use error::MirrorError;
+pub use git_mirrors::{GitMirrors, MirrorsError};
+pub use guard::Mirror;
+pub use listing::Selection;
 pub use source::{InvalidSource, Source};
-
-/// Bytes that are read of the list of a shallow clone's ends.
-const MAX_SHALLOW: u64 = 16 * 1024 * 1024;
 
 /// What keeps mirrors.
 #[async_trait]
@@ -34,45 +42,17 @@ pub trait Mirrors: Send + Sync + 'static {
     /// A mirror cloned anew in place of one that was found damaged, unless somebody has done that
     /// meanwhile. Refuses with [`MirrorError::Corrupt`] when the damaged one was itself a replacement.
     async fn replace(&self, source: &Source, damaged: Mirror) -> Result<Mirror, MirrorError>;
-}
 
-/// A mirror that may be read as long as this value lives.
-#[derive(Debug)]
-pub struct Mirror {
-    git_dir: PathBuf,
-    format: ObjectFormat,
-    generation: String,
-}
+    /// The commits of a selection, newest first.
+    async fn list(
+        &self,
+        mirror: &Mirror,
+        selection: &Selection,
+    ) -> Result<Vec<ObjectId>, MirrorError>;
 
-impl Mirror {
-    /// A repository that nobody changes meanwhile, read without a lock: `git_dir` is bare, or the
-    /// `.git` of a work tree.
-    pub fn unlocked(git_dir: impl Into<PathBuf>, format: ObjectFormat) -> Self {
-        Self { git_dir: git_dir.into(), format, generation: String::new() }
-    }
+    /// The commit that a full id, a branch, a tag or `HEAD` stands for, if there is one.
+    async fn resolve(&self, mirror: &Mirror, name: &str) -> Result<Option<ObjectId>, MirrorError>;
 
-    /// Its directory, for `--git-dir`.
-    pub fn git_dir(&self) -> &Path {
-        &self.git_dir
-    }
-
-    /// How its objects are named.
-    pub fn format(&self) -> ObjectFormat {
-        self.format
-    }
-
-    /// The commits at which the source, a shallow clone, ends; empty for a whole one.
-    pub(super) fn boundary(&self) -> HashSet<ObjectId> {
-        let Ok(shallow) = std::fs::File::open(self.git_dir.join("shallow")) else {
-            return HashSet::new();
-        };
-        let mut lines = Vec::new();
-        let _ = shallow.take(MAX_SHALLOW).read_to_end(&mut lines);
-        lines.split(|byte| *byte == b'\n').filter_map(ObjectId::from_hex).collect()
-    }
-
-    /// A name that no other clone has, also not a later one of the same source.
-    pub fn generation(&self) -> &str {
-        &self.generation
-    }
+    /// The mailmap of the default branch, if it has one.
+    async fn mailmap(&self, mirror: &Mirror) -> Result<Option<Vec<u8>>, MirrorError>;
 }

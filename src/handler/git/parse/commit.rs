@@ -150,7 +150,7 @@ fn extra(headers: &[Header<'_>], charset: Charset) -> (Vec<ExtraHeader>, bool) {
     };
     let unusual: Vec<_> = headers.iter().filter(|(key, _)| !usual(key)).collect();
     let is_long = |(key, value): &&Header<'_>| key.len().max(value.len()) > MAX_EXTRA_VALUE;
-    let cut = unusual.len() > MAX_EXTRA || unusual.iter().any(|header| is_long(header));
+    let cut = unusual.len() > MAX_EXTRA || unusual.iter().any(is_long);
     let shown = |bytes| charset.decode(limited(bytes)).text;
     let kept = unusual
         .into_iter()
