@@ -13,6 +13,7 @@ mod demo;
 mod dev;
 mod drill;
 mod enqueue;
+mod git;
 mod man;
 mod migrate;
 mod run;
@@ -68,6 +69,7 @@ enum Command {
     Status(status::Status),
     Tasks(tasks::Tasks),
     Dead(dead::Dead),
+    Git(git::Git),
     Dev(dev::Dev),
     Demo(demo::Demo),
     Drill(drill::Drill),
@@ -86,6 +88,7 @@ impl Command {
             Self::Status(status) => block_on(status.run(global)),
             Self::Tasks(tasks) => block_on(tasks.run(global)),
             Self::Dead(dead) => block_on(dead.run(global)),
+            Self::Git(git) => block_on(git.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
             Self::Drill(drill) => drill.run(),

@@ -97,11 +97,16 @@ pub(super) fn git_stores(config: &Config, clock: Clock) -> Result<GitStores, Bui
     })
 }
 
-/// What is known of commits, in the Postgres of the configuration.
-pub fn git_results(config: &Config) -> Result<Results, sqlx::Error> {
+fn git_results(config: &Config) -> Result<Results, sqlx::Error> {
     let connect = postgres_connect(&config.postgres)?;
     let password = postgres_password(&config.postgres);
     Ok(Results::new(&connect, Some(password), config.postgres.pool_size as usize))
+}
+
+/// What is known of commits, in the Postgres of the configuration, for a person's questions.
+pub fn git_report_results(config: &Config) -> Result<Results, sqlx::Error> {
+    let connect = postgres_connect(&config.postgres)?;
+    Ok(Results::for_reports(&connect, Some(postgres_password(&config.postgres))))
 }
 
 /// Where the locks are: on the lock nodes if there are any, else in the Redis of the streams.

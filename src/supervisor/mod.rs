@@ -18,7 +18,9 @@ mod status;
 mod systemd;
 mod web;
 
-pub use build::{git_results, ledger_options, postgres_connect, postgres_password, redis_target};
+pub use build::{
+    git_report_results, ledger_options, postgres_connect, postgres_password, redis_target,
+};
 pub use confinement::{UnenforcedLimit, unenforced_limits};
 pub use handlers::git_options;
 pub use life::{StartError, Startup, run};

@@ -14,8 +14,12 @@ mod invented;
 #[path = "../git/repository.rs"]
 #[allow(dead_code, reason = "some functions of several")]
 mod repository;
+#[path = "../cli/said.rs"]
+#[allow(dead_code, reason = "some functions of several")]
+mod said;
 
 mod batches;
+mod commands;
 mod ground;
 mod kills;
 mod whole;

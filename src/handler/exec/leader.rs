@@ -42,7 +42,6 @@ impl Leader {
     ///
     /// The standard library uses posix_spawn(3) as long as the program is given by its path and
     /// nothing has to be done between fork and exec, which is several times faster than fork here.
-    #[expect(dead_code, reason = "for programs that fetch")]
     pub(in crate::handler) fn spawn(command: &mut Command) -> io::Result<Self> {
         Self::start(command, true, |_| Ok(None))
     }

@@ -18,6 +18,8 @@ use crate::handler::git::oid::ObjectId;
 pub const MAX_COMMITS: usize = 256;
 /// Bytes of the longest name in a range; git's own limit for a ref is near it.
 const MAX_NAME: usize = 255;
+/// The fields that there are.
+const KNOWN: [&str; 6] = ["repo", "url", "commit", "commits", "range", "all"];
 /// Characters of a wrong value that a message repeats.
 const SHOWN: usize = 80;
 
@@ -73,7 +75,6 @@ impl Payload {
     pub fn parse(payload: &[u8]) -> Result<Self, PayloadError> {
         let object: Map<String, Value> = serde_json::from_slice(payload)
             .map_err(|error| PayloadError::NoObject(error.to_string()))?;
-        const KNOWN: [&str; 6] = ["repo", "url", "commit", "commits", "range", "all"];
         if let Some(field) = object.keys().find(|field| !KNOWN.contains(&field.as_str())) {
             return Err(wrong(shown(field), format!("is unknown; there are {}", KNOWN.join(", "))));
         }

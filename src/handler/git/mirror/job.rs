@@ -136,7 +136,7 @@ async fn end(leader: &mut Leader, status: Option<ExitStatus>) {
         let _ = timeout_at(Instant::now() + PIPE_PATIENCE, leader.wait()).await;
         leader.end();
     }
-    leader.settle();
+    leader.settle().await;
 }
 
 fn limit(pid: Pid, limits: Limits) -> io::Result<()> {

@@ -29,6 +29,8 @@ pub use schema::migrate;
 
 /// Time for a call, a transaction of many rows included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a question that reads everything of a repository.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Time to wait for a row that another worker writes at this moment.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -38,6 +40,7 @@ pub type ResultsError = LedgerError;
 /// The results, in Postgres.
 pub struct Results {
     sessions: Sessions,
+    timeout: Duration,
 }
 
 /// A repository and a profile, by their keys.
@@ -74,9 +77,23 @@ pub struct Finished {
 impl Results {
     /// Results that connect when they are first asked for something, with at most `size` connections.
     pub fn new(connect: &PgConnectOptions, password: Option<PasswordSource>, size: usize) -> Self {
+        Self::with_timeout(connect, password, size, CALL_TIMEOUT)
+    }
+
+    /// The same for questions that read everything, with one connection.
+    pub fn for_reports(connect: &PgConnectOptions, password: Option<PasswordSource>) -> Self {
+        Self::with_timeout(connect, password, 1, REPORT_TIMEOUT)
+    }
+
+    fn with_timeout(
+        connect: &PgConnectOptions,
+        password: Option<PasswordSource>,
+        size: usize,
+        timeout: Duration,
+    ) -> Self {
         let sessions =
-            Sessions::new(connect, password, Purpose::Effects, size, CALL_TIMEOUT, LOCK_TIMEOUT);
-        Self { sessions }
+            Sessions::new(connect, password, Purpose::Effects, size, timeout, LOCK_TIMEOUT);
+        Self { sessions, timeout }
     }
 
     /// Runs `work` on a session, within the time that a call has.
@@ -86,7 +103,7 @@ impl Results {
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, ResultsError> {
         let mut session = self.sessions.open().await?;
-        let answer: Result<T, Trouble> = within(CALL_TIMEOUT, work(session.connection())).await;
+        let answer: Result<T, Trouble> = within(self.timeout, work(session.connection())).await;
         session.finish(action, answer).await
     }
 }
