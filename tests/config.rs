@@ -668,6 +668,7 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         ("handler.KIND.mirrors_max", _) => "96GiB",
         ("handler.KIND.protocols", _) => "[\"http\"]",
         ("handler.KIND.hosts", _) => "[\"example.org\"]",
+        ("handler.KIND.trusted_paths", _) => "[\"/some/where\"]",
         (_, "a duration") => "800ms",
         (_, "a size") => "1MiB",
         (_, "a whole number") => "7",

@@ -14,6 +14,7 @@ mod dev;
 mod drill;
 mod enqueue;
 mod git;
+mod invented;
 mod man;
 mod migrate;
 mod run;
