@@ -104,7 +104,7 @@ impl Ground {
     }
 
     async fn run(&self, payload: &str) -> Result<serde_json::Value, Failure> {
-        run(&*self.handler, payload).await
+        run(&self.handler, payload).await
     }
 
     async fn statuses(&self) -> HashMap<String, i64> {
@@ -384,4 +384,18 @@ async fn every_report_can_be_asked_for() {
     }
     assert_eq!(ground.results.names().await.unwrap(), ["r"]);
     assert_eq!(ground.results.find("other", None).await.unwrap(), None);
+}
+
+/// What the operator has to mend burns no attempt.
+#[tokio::test]
+async fn a_missing_schema_is_waited_for() {
+    let ground = Ground::new(10).await;
+    let commits = all_commits(&ground.git_dir)[..2].to_vec();
+    sqlx::query("DROP SCHEMA queue_worker_git CASCADE").execute(&ground.scene.pool).await.unwrap();
+    let failure = ground.run(&ground.payload(&commits)).await.unwrap_err();
+    assert!(matches!(failure.class, FailureClass::Postponed { .. }), "{failure:?}");
+    assert!(failure.message.contains("queue-worker migrate"), "{}", failure.message);
+    let migrated = ground.scene.command(["migrate"]).status().await.unwrap();
+    assert!(migrated.success());
+    assert_eq!(ground.run(&ground.payload(&commits)).await.unwrap()["analysed"], 2);
 }

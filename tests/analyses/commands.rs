@@ -72,3 +72,30 @@ async fn what_cannot_be_is_said_with_the_remedy() {
     assert!(row.error.unwrap().contains("cannot be read"));
     worker.terminate().await;
 }
+
+/// What was refused is tried again when the cause is mended.
+#[tokio::test]
+async fn what_was_refused_can_be_tried_again() {
+    let scene = scene(16).await;
+    let git_dir = history(scene.path(), 42, 30);
+    let ids: Vec<String> =
+        line(&git_dir, &["rev-list", "--branches"]).lines().map(Into::into).collect();
+    let (here, away) = (git_dir.clone(), git_dir.with_extension("away"));
+    std::fs::rename(&here, &away).unwrap();
+    let mut worker = scene.worker("a").await;
+    let payload = serde_json::json!({"repo": "r42", "url": here, "commits": ids[..10]});
+    scene.task("early", "commits", &payload.to_string()).await;
+    scene.until_status("early", "succeeded").await;
+    let refused = ["git", "report", "r42", "--view", "refused", "--format", "json"];
+    let report = say(&scene, &refused).await.good().json();
+    assert_eq!(report["refused"].as_array().unwrap().len(), 10, "{report}");
+    assert_eq!(report["refused"][0]["code"], "REPO_UNREADABLE");
+
+    std::fs::rename(&away, &here).unwrap();
+    let none = ["git", "retry", "r42", "--code", "TOO_LARGE", "--json"];
+    assert_eq!(say(&scene, &none).await.good().json()["commits"], 0);
+    let said = say(&scene, &["git", "retry", "r42", "--json"]).await.good().json();
+    assert_eq!((&said["commits"], &said["refused"]), (&10.into(), &0.into()));
+    assert_eq!(crate::ground::progress(&scene, "r42").await.succeeded, 10);
+    worker.terminate().await;
+}

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::common::Worker;
+use crate::common::{Scene, Worker, wait_for};
 use crate::gitlog;
-use crate::ground::{count, enqueue_all, history, progress, scene};
+use crate::ground::{count, enqueue_all, history, progress, scene, until_analysed};
 
 /// Set, the test runs in its full length: 5,000 commits.
 const FULL: &str = "QUEUE_WORKER_TEST_GIT_FULL";
@@ -67,10 +67,6 @@ async fn commits_of_killed_workers_are_analysed_once_more_and_no_others() {
         logs.push_str(&worker.log());
         worker.terminate().await;
     }
-    for (_, git_dir) in &repositories {
-        let rows = gitlog::rows(git_dir).values().map(Vec::len).sum::<usize>();
-        assert!(rows > 0);
-    }
     let rows: usize = repositories
         .iter()
         .flat_map(|(_, git_dir)| gitlog::rows(git_dir).into_values())
@@ -88,4 +84,33 @@ async fn commits_of_killed_workers_are_analysed_once_more_and_no_others() {
         assert!(!logs.contains(complaint), "{complaint}:\n{logs}");
     }
     assert_eq!(scene.letters().await, []);
+}
+
+/// Stores that go away in the middle cost time and nothing else: no attempt, no commit, no row.
+#[tokio::test]
+async fn stores_that_go_away_cost_no_attempt() {
+    let mut scene = scene(BATCH).await;
+    let git_dir = history(scene.path(), 33, 600);
+    let total = count(&git_dir);
+    let mut worker = scene.worker("a").await;
+    enqueue_all(&scene, "all", "r", &git_dir).await;
+    let reached = async |scene: &Scene, share: u64| {
+        wait_for("some commits", async || progress(scene, "r").await.succeeded >= share).await;
+    };
+    reached(&scene, total / 8).await;
+    scene.postgres.kill();
+    scene.postgres.restart().await.unwrap();
+    scene.pool = sqlx::PgPool::connect(&scene.database).await.unwrap();
+    reached(&scene, total / 2).await;
+    scene.redis.kill();
+    scene.redis.restart().await.unwrap();
+    until_analysed(&scene, "r", total).await;
+    scene.until_empty().await;
+    let rows: usize = gitlog::rows(&git_dir).values().map(Vec::len).sum();
+    let found = scene.count("SELECT count(*) FROM queue_worker_git.file_changes").await;
+    assert_eq!(found, i64::try_from(rows).unwrap());
+    let burnt = "SELECT count(*) FROM queue_worker.processed_tasks WHERE attempts > 0";
+    assert_eq!(scene.count(burnt).await, 0, "{}", worker.log());
+    assert_eq!(scene.letters().await, []);
+    worker.terminate().await;
 }

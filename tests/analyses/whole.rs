@@ -8,7 +8,7 @@ use sqlx::Row;
 use crate::common::{Scene, wait_for};
 use crate::gitlog;
 use crate::ground::{count, enqueue_all, history, progress, scene, until_analysed};
-use crate::repository::{line, said};
+use crate::repository::{git, line, said};
 
 /// Commits of the histories.
 const COMMITS: usize = 300;
@@ -175,4 +175,43 @@ async fn a_commit_that_is_gone_has_a_name() {
     })
     .await;
     drop(worker);
+}
+
+fn said_with(git_dir: &Path, arguments: &[&str], input: &str) -> String {
+    use std::io::Write;
+    let mut command = git(git_dir);
+    command.args(arguments).stdin(std::process::Stdio::piped());
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+/// Ten thousand million paths among good commits: a name for one, and all others done.
+#[tokio::test]
+async fn a_monster_stops_neither_its_neighbours_nor_the_worker() {
+    let scene = scene(64).await;
+    scene.write_config(&format!("{}commit_timeout = \"2s\"\n", crate::ground::handler(&scene, 64)));
+    let git_dir = history(scene.path(), 14, 40);
+    let blob = said_with(&git_dir, &["hash-object", "-w", "--stdin"], "x\n");
+    let mut entry = format!("100644 blob {blob}");
+    for _ in 0..10 {
+        let lines: Vec<String> = (0..10).map(|name| format!("{entry}\t{name}\n")).collect();
+        entry = format!("040000 tree {}", said_with(&git_dir, &["mktree"], &lines.concat()));
+    }
+    let tree = entry.rsplit(' ').next().unwrap();
+    let bomb = line(&git_dir, &["commit-tree", tree, "-m", "bomb"]);
+    said(&git_dir, &["update-ref", "refs/heads/bomb", &bomb]);
+    let mut worker = scene.worker("a").await;
+    enqueue_all(&scene, "all", "r", &git_dir).await;
+    let total = count(&git_dir);
+    until_analysed(&scene, "r", total - 1).await;
+    wait_for("the bomb", async || progress(&scene, "r").await.refused == 1).await;
+    let code = "SELECT count(*) FROM queue_worker_git.analyses WHERE error_code = 'TOO_LARGE'";
+    assert_eq!(scene.count(code).await, 1);
+    scene.until_empty().await;
+    let trouble = "SELECT count(*) FROM queue_worker.processed_tasks WHERE attempts + crashes > 0";
+    assert_eq!(scene.count(trouble).await, 0);
+    worker.terminate().await;
 }

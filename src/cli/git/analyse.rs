@@ -1,18 +1,18 @@
 //! `queue-worker git analyse`: a whole history, enqueued and waited for.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::{own_program, shell_word, stores};
+use super::follow::{LOOK_EVERY, handler, queue, until_done};
 use super::report::tables;
-use crate::config::{Config, GitSettings, HandlerAction};
+use crate::config::Config;
 use crate::domain::{Kind, QueueName, TaskId};
 use crate::handler::git::results::{Place, Progress, Report, Results, Scope};
 use crate::handler::git::{InvalidSource, Payload, Source};
@@ -21,8 +21,6 @@ use crate::queue::Queue as _;
 use crate::queue::codec::NewTask;
 use crate::supervisor::{git_options, git_report_results};
 
-/// How often the rows are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// After this long without a worker that took the task, that is said.
 const QUIET: Duration = Duration::from_secs(10);
 /// Rows of the summary.
@@ -66,9 +64,8 @@ struct History {
 
 impl Analyse {
     pub(super) async fn run(self, config: &Config) -> anyhow::Result<ExitCode> {
-        let (kind, settings, timeout) = self.handler(config)?;
-        let queue = self.queue.clone().or_else(|| Some(config.queues.first()?.name.clone()));
-        let queue = queue.context("the configuration has no queue")?;
+        let (kind, settings, timeout) = handler(config, self.kind.as_ref())?;
+        let queue = queue(config, self.queue.as_ref())?;
         let (url, name) = located(&self.source)?;
         let name = self.name.clone().unwrap_or(name);
         let policy = git_options(settings, timeout, config).sources;
@@ -90,30 +87,11 @@ impl Analyse {
         let started = Instant::now();
         let history = self.history(&ledger, &results, &id, &name).await?;
         let progress = match history.place {
-            Some(place) => self.until_done(&results, place).await?,
+            Some(place) => until_done(&results, place, self.json).await?,
             None => Progress::default(),
         };
         self.show(&name, &history, progress, &results, started).await?;
         Ok(if progress.open > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-    }
-
-    fn handler<'a>(
-        &self,
-        config: &'a Config,
-    ) -> anyhow::Result<(&'a Kind, &'a GitSettings, Duration)> {
-        let mut found = config.handlers.iter().filter_map(|(kind, handler)| {
-            let HandlerAction::Git(settings) = &handler.action else { return None };
-            let wanted = self.kind.as_ref().is_none_or(|wanted| wanted == kind);
-            wanted.then_some((kind, &**settings, handler.common.timeout))
-        });
-        match (found.next(), found.next()) {
-            (Some(only), None) => Ok(only),
-            (Some(_), Some(_)) => bail!("several handlers analyse commits; name one with --kind"),
-            (None, _) => bail!(
-                "no handler analyses commits; add [handler.commits] with type = \"git-analysis\" \
-                 to the configuration of the workers and of this command"
-            ),
-        }
     }
 
     fn say(&self, line: &str) {
@@ -156,34 +134,6 @@ impl Analyse {
         let number = |name: &str| said[name].as_u64().unwrap_or(0);
         let place = results.find(name, said["profile"].as_str()).await?;
         Ok(History { commits: number("commits"), tasks: number("tasks"), place })
-    }
-
-    /// Waits until every commit of the repository has a result, or nobody works on the rest.
-    async fn until_done(&self, results: &Results, place: Place) -> anyhow::Result<Progress> {
-        let bar = if self.json || !io::stderr().is_terminal() {
-            ProgressBar::hidden()
-        } else {
-            let style = ProgressStyle::with_template(
-                "{bar:40} {pos}/{len} commits {per_sec} {eta} left {msg}",
-            );
-            ProgressBar::no_length()
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        };
-        let progress = loop {
-            let progress = results.progress(place).await?;
-            let done = progress.succeeded + progress.refused;
-            bar.set_length(done + progress.open);
-            bar.set_position(done);
-            if progress.refused > 0 {
-                bar.set_message(format!("({} refused)", progress.refused));
-            }
-            if progress.open == progress.abandoned {
-                break progress;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        };
-        bar.finish_and_clear();
-        Ok(progress)
     }
 
     async fn show(

@@ -1,7 +1,9 @@
 //! `queue-worker git`: whole histories, and what is known of them.
 
 mod analyse;
+mod follow;
 mod report;
+mod retry;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,7 @@ pub(super) struct Git {
 enum Command {
     Analyse(analyse::Analyse),
     Report(report::Report),
+    Retry(retry::Retry),
 }
 
 impl Git {
@@ -29,6 +32,7 @@ impl Git {
         match self.command {
             Command::Analyse(analyse) => analyse.run(&config).await,
             Command::Report(report) => report.run(&config).await,
+            Command::Retry(retry) => retry.run(&config).await,
         }
     }
 }

@@ -9,6 +9,7 @@ mod claims;
 mod columns;
 mod facts;
 pub mod mailmap;
+mod reopen;
 mod reports;
 mod schema;
 mod writes;
