@@ -57,7 +57,7 @@ pub(crate) fn folder(root: &Path) -> (PathBuf, Vec<String>) {
     let names = fs::read_dir(&folder).unwrap();
     let mut names: Vec<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name.ends_with(".git"));
+    names.retain(|name| name.strip_suffix(".git").is_some());
     (folder, names)
 }
 
@@ -69,7 +69,8 @@ pub(crate) fn assert_tidy(root: &Path) {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap();
-            assert!(!name.ends_with(".lock") && !name.starts_with("tmp_"), "{name}");
+            let is_left = name.strip_suffix(".lock").is_some() || name.starts_with("tmp_");
+            assert!(!is_left, "{name}");
             if entry.file_type().unwrap().is_dir() {
                 folders.push(entry.path());
             }
@@ -205,6 +206,38 @@ async fn leftovers_of_killed_programs_are_removed() {
     fs::remove_file(git_dir.join("queue-worker.json")).unwrap();
     let again = GitMirrors::new(&options(root.path())).await.unwrap();
     assert!(again.open(&source(&origin), &[]).await.is_ok());
+    assert_tidy(root.path());
+}
+
+#[tokio::test]
+async fn a_mirror_of_many_packs_is_repacked() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let git_dir = mirrors.open(&source(&origin), &[]).await.unwrap().git_dir().to_owned();
+    let packs = || {
+        let names = fs::read_dir(git_dir.join("objects/pack")).unwrap();
+        names
+            .filter(|it| it.as_ref().unwrap().path().extension().is_some_and(|it| it == "pack"))
+            .count()
+    };
+    let objects = line(&git_dir, &["rev-list", "--objects", "--no-object-names", "--all"]);
+    for object in objects.lines().take(60) {
+        let mut pack = git(&git_dir);
+        pack.args(["pack-objects", "-q", "objects/pack/pack"]).stdin(std::process::Stdio::piped());
+        let mut pack = pack.stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut pack.stdin.take().unwrap(), object.as_bytes()).unwrap();
+        assert!(pack.wait().unwrap().success());
+    }
+    assert!(packs() > 50, "{} packs", packs());
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert!(packs() < 10, "{} packs", packs());
+    assert_eq!(said(mirror.git_dir(), &["fsck", "--connectivity-only"]), b"");
+    drop(mirror);
+    let commits = all_commits(&origin);
+    for outcome in outcomes(&mirrors, &source(&origin), &commits).await {
+        assert!(outcome.analysis().is_some(), "{outcome:?}");
+    }
     assert_tidy(root.path());
 }
 

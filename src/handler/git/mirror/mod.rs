@@ -4,6 +4,7 @@
 //! an exclusive one, both on a file beside it, so that any number of workers of a node may share it.
 //! The locks are those of the kernel (flock(2)): they end with the process, and bind only this node.
 
+mod bring;
 mod error;
 mod git_mirrors;
 mod guard;
