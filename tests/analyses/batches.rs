@@ -15,7 +15,7 @@ use queue_worker::domain::{
 use queue_worker::handler::git::results::{Finished, Results};
 use queue_worker::handler::git::{
     Analysed, Engine, GitEngine, GitHandler, GitHandlerOptions, GitMirrors, GitOptions, GitParts,
-    GitStores, Mirror, ObjectId, Outcome, Payload, Profile, Source, SourcePolicy,
+    GitStores, Mirror, Mirrors, ObjectId, Outcome, Payload, Profile, Source, SourcePolicy,
 };
 use queue_worker::handler::{ExternalHandler, Run};
 use queue_worker::lease::{Acquired, LeaseStore, RedisLeaseOptions, RedisLeases};
@@ -55,6 +55,7 @@ struct Ground {
     leases: Arc<dyn LeaseStore>,
     queue: Arc<dyn Queue>,
     results: Arc<Results>,
+    mirrors: Arc<GitMirrors>,
     handler: Arc<GitHandler>,
 }
 
@@ -80,9 +81,10 @@ impl Ground {
         let queue: Arc<dyn Queue> =
             Arc::new(RedisQueue::new(RedisQueueOptions::new(target, WorkerId::random())));
         let results = Arc::new(results(&scene));
+        let mirrors = Arc::new(GitMirrors::new(&options).await.unwrap());
         let parts = GitParts {
             engine: Arc::clone(&engine) as Arc<dyn Engine>,
-            mirrors: Arc::new(GitMirrors::new(&options).await.unwrap()),
+            mirrors: Arc::clone(&mirrors) as Arc<dyn Mirrors>,
             stores: GitStores {
                 queue: Arc::clone(&queue),
                 leases: Arc::clone(&leases),
@@ -96,7 +98,7 @@ impl Ground {
             heartbeat: Duration::from_millis(50),
         };
         let handler = Arc::new(GitHandler::with_parts(options, parts));
-        Self { scene, git_dir, engine, leases, queue, results, handler }
+        Self { scene, git_dir, engine, leases, queue, results, mirrors, handler }
     }
 
     fn payload(&self, commits: &[ObjectId]) -> String {
@@ -398,4 +400,25 @@ async fn a_missing_schema_is_waited_for() {
     let migrated = ground.scene.command(["migrate"]).status().await.unwrap();
     assert!(migrated.success());
     assert_eq!(ground.run(&ground.payload(&commits)).await.unwrap()["analysed"], 2);
+}
+
+/// The view of people is git's own reading of the mailmap.
+#[tokio::test]
+async fn people_are_who_the_mailmap_says() {
+    let ground = Ground::new(60).await;
+    let commits = all_commits(&ground.git_dir);
+    ground.run(&Payload::of_all("r", ground.git_dir.to_str().unwrap())).await.unwrap();
+    ground.run(&ground.payload(&commits)).await.unwrap();
+    let people: Vec<(String, String, String, String)> =
+        sqlx::query_as("SELECT raw_name, raw_email, name, email FROM queue_worker_git.people")
+            .fetch_all(&ground.scene.pool)
+            .await
+            .unwrap();
+    let source = Source::new("r", ground.git_dir.to_str().unwrap(), &any()).unwrap();
+    let mirror = ground.mirrors.open(&source, &[]).await.unwrap();
+    let raw: Vec<_> = people.iter().map(|it| (it.0.clone(), it.1.clone())).collect();
+    let by_git = ground.mirrors.canonical(&mirror, &raw).await.unwrap();
+    let ours: Vec<_> = people.iter().map(|it| (it.2.clone(), it.3.clone())).collect();
+    assert_eq!(ours, by_git);
+    assert_ne!(ours, raw, "the mailmap says something");
 }

@@ -1,5 +1,6 @@
 //! Long histories: every row of every commit is what `git log` says.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,8 +36,10 @@ fn row(change: &FileChange) -> Row {
 fn header(it: &Analysis) -> Header {
     let parents: Vec<String> = it.parents.iter().map(ToString::to_string).collect();
     let date = |epoch: Option<i64>| epoch.map(|epoch| epoch.to_string()).unwrap_or_default();
-    let trailers: String =
-        it.trailers.iter().map(|trailer| format!("{}: {}\n", trailer.key, trailer.value)).collect();
+    let mut trailers = String::new();
+    for trailer in &it.trailers {
+        writeln!(trailers, "{}: {}", trailer.key, trailer.value).unwrap();
+    }
     vec![
         it.id.to_string(),
         it.tree.to_string(),

@@ -258,9 +258,6 @@ impl Author {
 
 /// A path as fast-import reads it between quotes.
 fn quoted(path: &[u8]) -> String {
-    let mut text = String::from("\"");
-    for byte in path {
-        text.push_str(&format!("\\{byte:03o}"));
-    }
-    text + "\""
+    let escaped: Vec<String> = path.iter().map(|byte| format!("\\{byte:03o}")).collect();
+    format!("\"{}\"", escaped.concat())
 }

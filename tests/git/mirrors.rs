@@ -57,7 +57,7 @@ pub(crate) fn folder(root: &Path) -> (PathBuf, Vec<String>) {
     let names = fs::read_dir(&folder).unwrap();
     let mut names: Vec<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name.ends_with(".git"));
+    names.retain(|name| name.strip_suffix(".git").is_some());
     (folder, names)
 }
 
@@ -69,7 +69,8 @@ pub(crate) fn assert_tidy(root: &Path) {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap();
-            assert!(!name.ends_with(".lock") && !name.starts_with("tmp_"), "{name}");
+            let is_left = name.strip_suffix(".lock").is_some() || name.starts_with("tmp_");
+            assert!(!is_left, "{name}");
             if entry.file_type().unwrap().is_dir() {
                 folders.push(entry.path());
             }
@@ -162,12 +163,14 @@ async fn a_mirror_is_listed() {
         assert_eq!(mirrors.resolve(&mirror, name).await.unwrap(), None, "{name:?}");
     }
     assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), None);
+    let people = [("A".to_owned(), "a@x".to_owned())];
+    assert_eq!(mirrors.canonical(&mirror, &people).await.unwrap(), people);
 }
 
 #[tokio::test]
 async fn the_mailmap_is_that_of_the_default_branch() {
     let root = tempfile::tempdir().unwrap();
-    let text = "A <a@x> <b@x>\n\n";
+    let text = "A Ü <a@x> <b@x>\nC <c@x> Old C <d@x>\n";
     let stream = format!(
         "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\nM 100644 inline .mailmap\ndata {}\n{text}\n",
         text.len()
@@ -176,6 +179,29 @@ async fn the_mailmap_is_that_of_the_default_branch() {
     let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
     let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
     assert_eq!(mirrors.mailmap(&mirror).await.unwrap().as_deref(), Some(text.as_bytes()));
+    let pair = |name: &str, email: &str| (name.to_owned(), email.to_owned());
+    let people = [
+        pair("B", "B@X"),
+        pair("Old C", "d@x"),
+        pair("New C", "d@x"),
+        pair("", "b@x"),
+        pair("odd <", "b@x"),
+        pair("new\nline", "b@x"),
+        pair("D", ""),
+        pair("", "e@x"),
+    ];
+    let canonical = mirrors.canonical(&mirror, &people).await.unwrap();
+    let expected = [
+        pair("A Ü", "a@x"),
+        pair("C", "c@x"),
+        pair("New C", "d@x"),
+        pair("A Ü", "a@x"),
+        pair("odd <", "b@x"),
+        pair("new\nline", "b@x"),
+        pair("D", ""),
+        pair("", "e@x"),
+    ];
+    assert_eq!(canonical, expected);
 }
 
 #[tokio::test]
@@ -205,6 +231,38 @@ async fn leftovers_of_killed_programs_are_removed() {
     fs::remove_file(git_dir.join("queue-worker.json")).unwrap();
     let again = GitMirrors::new(&options(root.path())).await.unwrap();
     assert!(again.open(&source(&origin), &[]).await.is_ok());
+    assert_tidy(root.path());
+}
+
+#[tokio::test]
+async fn a_mirror_of_many_packs_is_repacked() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let git_dir = mirrors.open(&source(&origin), &[]).await.unwrap().git_dir().to_owned();
+    let packs = || {
+        let names = fs::read_dir(git_dir.join("objects/pack")).unwrap();
+        names
+            .filter(|it| it.as_ref().unwrap().path().extension().is_some_and(|it| it == "pack"))
+            .count()
+    };
+    let objects = line(&git_dir, &["rev-list", "--objects", "--no-object-names", "--all"]);
+    for object in objects.lines().take(60) {
+        let mut pack = git(&git_dir);
+        pack.args(["pack-objects", "-q", "objects/pack/pack"]).stdin(std::process::Stdio::piped());
+        let mut pack = pack.stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut pack.stdin.take().unwrap(), object.as_bytes()).unwrap();
+        assert!(pack.wait().unwrap().success());
+    }
+    assert!(packs() > 50, "{} packs", packs());
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert!(packs() < 10, "{} packs", packs());
+    assert_eq!(said(mirror.git_dir(), &["fsck", "--connectivity-only"]), b"");
+    drop(mirror);
+    let commits = all_commits(&origin);
+    for outcome in outcomes(&mirrors, &source(&origin), &commits).await {
+        assert!(outcome.analysis().is_some(), "{outcome:?}");
+    }
     assert_tidy(root.path());
 }
 

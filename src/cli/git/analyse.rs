@@ -192,9 +192,12 @@ fn located(source: &str) -> anyhow::Result<(String, String)> {
         let url = path.to_str().with_context(|| format!("{source} is not UTF-8"))?;
         return Ok((url.to_owned(), short(&name)));
     }
-    let after_scheme = source.split_once("://").map_or(source, |(_, rest)| rest);
-    let path = after_scheme.split_once(['/', ':']).map_or(after_scheme, |(_, path)| path);
-    Ok((source.to_owned(), short(path)))
+    let path = match url::Url::parse(source) {
+        Ok(url) if url.has_host() => url.path().to_owned(),
+        // user@host:path
+        Ok(_) | Err(_) => source.split_once(':').map_or(source, |(_, path)| path).to_owned(),
+    };
+    Ok((source.to_owned(), short(&path)))
 }
 
 fn short(name: &str) -> String {

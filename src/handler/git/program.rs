@@ -70,6 +70,12 @@ impl Program {
         self.version
     }
 
+    /// The same program, asked for no more than a version can do.
+    #[cfg(test)]
+    pub(super) fn with_version(self, version: GitVersion) -> Self {
+        Self { version, ..self }
+    }
+
     /// A command for `git_dir` that talks to nobody: `config` is set above every file.
     pub(super) fn command(
         &self,

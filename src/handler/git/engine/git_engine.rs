@@ -91,3 +91,56 @@ impl Engine for GitEngine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::handler::git::change::FileKind;
+    use crate::handler::git::oid::ObjectFormat;
+    use crate::handler::git::version::GitVersion;
+
+    fn git(folder: &Path, arguments: &[&str]) -> String {
+        let identity = ["-c", "user.name=A", "-c", "user.email=a@x"];
+        let output = Command::new("git")
+            .current_dir(folder)
+            .args(identity)
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// Old versions read no attributes in a bare repository, new ones are told to read them from the
+    /// empty tree: either way a commit cannot say how it is to be counted, nor can HEAD.
+    #[tokio::test]
+    async fn attributes_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        git(path, &["init", "-q", "-b", "main", "."]);
+        std::fs::write(path.join(".gitattributes"), "*.c binary\n*.c diff=x\n").unwrap();
+        std::fs::write(path.join("a.c"), "1\n2\n").unwrap();
+        git(path, &["add", "."]);
+        git(path, &["commit", "-q", "-m", "x"]);
+        let bare = path.join("bare.git");
+        git(path, &["clone", "-q", "--bare", ".", bare.to_str().unwrap()]);
+        let commit: ObjectId = git(path, &["rev-parse", "HEAD"]).parse().unwrap();
+        let program = Program::detect(Path::new("git")).await.unwrap();
+        for version in [GitVersion::MINIMUM, program.version()] {
+            let program = program.clone().with_version(version);
+            let limits = EngineLimits::default();
+            let engine = GitEngine::make(program, Profile::new(version), limits);
+            let mirror = Mirror::unlocked(&bare, ObjectFormat::Sha1);
+            let (sender, mut receiver) = mpsc::channel(1);
+            engine.analyse(&mirror, &[commit], &sender).await;
+            let outcome = receiver.recv().await.unwrap().outcome;
+            let change = outcome.analysis().unwrap().changes.iter().find(|it| it.path == b"a.c");
+            let change = change.unwrap();
+            assert_eq!((change.kind, change.added), (FileKind::Text, Some(2)), "{version}");
+            engine.close_idle().await;
+        }
+    }
+}

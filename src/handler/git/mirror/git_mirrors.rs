@@ -1,10 +1,9 @@
 //! The mirrors of this node, kept by git itself.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,28 +11,24 @@ use tokio::time::Instant;
 
 use super::error::MirrorError;
 use super::guard::Mirror;
-use super::job::{Limits, Output, run};
 use super::lock::{Held, Mode, lock};
 use super::place::{Mark, Place};
 use super::source::Source;
-use super::tips::{self, Tips};
-use super::transfer::{FetchError, Transfer};
-use super::{Mirrors, Selection, listing, room, settings, sweep, upkeep};
-use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
+use super::transfer::Transfer;
+use super::{Mirrors, Selection, listing, room, settings};
+use crate::handler::git::oid::ObjectId;
 use crate::handler::git::options::GitOptions;
 use crate::handler::git::program::{Program, ProgramError};
 
 /// A replacement that is found damaged within this time is not replaced again: then it is the source.
 const REPLACED_LATELY: Duration = Duration::from_secs(24 * 3600);
-/// Looking into a mirror takes no longer than this.
-const LOOK_TIME: Duration = Duration::from_secs(60);
 /// Only the owner may look into the mirrors.
 const PRIVATE: u32 = 0o700;
 
 /// Keeps mirrors below one folder of a local disk, which any number of processes may share.
 pub struct GitMirrors {
-    root: PathBuf,
-    transfer: Transfer,
+    pub(super) root: PathBuf,
+    pub(super) transfer: Transfer,
 }
 
 impl fmt::Debug for GitMirrors {
@@ -105,233 +100,10 @@ impl GitMirrors {
         Ok(has_all.then(|| Mirror::locked(place.mirror(), format, mark, held)))
     }
 
-    async fn lock(&self, place: &Place, mode: Mode) -> Result<Held, MirrorError> {
+    pub(super) async fn lock(&self, place: &Place, mode: Mode) -> Result<Held, MirrorError> {
         let patience = self.transfer.limits.lock_time;
         let held = lock(place.folder(), mode, Instant::now() + patience).await.map_err(local)?;
         held.ok_or_else(|| MirrorError::Busy(format!("others used it for {patience:?}")))
-    }
-
-    /// Which of `wanted` the mirror does not have.
-    async fn missing(
-        &self,
-        git_dir: &Path,
-        format: ObjectFormat,
-        wanted: &[ObjectId],
-    ) -> Result<Vec<ObjectId>, MirrorError> {
-        if wanted.is_empty() {
-            return Ok(Vec::new());
-        }
-        let config = [("core.commitGraph", "false".to_owned())];
-        let mut command = self.transfer.program.command(git_dir, format, &config);
-        // With the type git looks at the object, and not only into the index.
-        command.args(["cat-file", "--batch-check=%(objectname) %(objecttype)", "--buffer"]);
-        let input = lines("", wanted, "");
-        let output = Output::Kept(wanted.len() * 128);
-        let until = Instant::now() + LOOK_TIME;
-        let limits = Limits { memory: Some(self.transfer.limits.fetch_memory), file: Some(0) };
-        let done = run(command, input.as_bytes(), output, limits, until).await;
-        let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        // A child that died at a damaged object has not answered for the rest: they count as missing.
-        let found: HashSet<ObjectId> = said
-            .lines()
-            .filter_map(|line| line.split_once(' ').filter(|(_, kind)| *kind != "missing"))
-            .filter_map(|(id, _)| id.parse().ok())
-            .collect();
-        Ok(wanted.iter().copied().filter(|id| !found.contains(id)).collect())
-    }
-
-    /// Clones or fetches under the exclusive lock, unless somebody has done it meanwhile.
-    async fn bring(
-        &self,
-        place: &Place,
-        source: &Source,
-        wanted: &[ObjectId],
-        fresh: bool,
-    ) -> Result<(), MirrorError> {
-        let held = self.lock(place, Mode::Exclusive).await?;
-        let until = Instant::now() + self.transfer.limits.fetch_time;
-        let mark = self.tidy(place).await?;
-        let Some((mark, format)) = mark.and_then(|mark| Some((mark.clone(), mark.format()?)))
-        else {
-            return self.clone(place, source, wanted, false, &held, until).await;
-        };
-        let git_dir = place.mirror();
-        if !fresh && self.missing(&git_dir, format, wanted).await?.is_empty() {
-            return Ok(());
-        }
-        match self.fetch(place, source, format, wanted, &held, until).await {
-            Ok(()) => Ok(()),
-            // Whose damage it is shows in a new clone.
-            Err(FetchError::Damaged(detail) | FetchError::Other(MirrorError::Corrupt(detail)))
-                if may_replace(&mark) =>
-            {
-                tracing::warn!(source = source.name(), %detail, "damaged mirror, cloned anew");
-                self.clone(place, source, wanted, true, &held, until).await
-            }
-            Err(FetchError::Damaged(detail)) => Err(MirrorError::Corrupt(detail)),
-            Err(FetchError::Gone(id)) => Err(MirrorError::Fetch(format!("{id} is gone"))),
-            Err(FetchError::Other(error)) => Err(error),
-        }
-    }
-
-    /// Removes leftovers; the mark of what is left, if it is whole.
-    async fn tidy(&self, place: &Place) -> Result<Option<Mark>, MirrorError> {
-        let place = place.clone();
-        let tidied = blocking(move || {
-            let mark = place.mark();
-            if mark.is_none() {
-                place.discard()?;
-            } else {
-                let removed = sweep::sweep(&place.mirror())?;
-                if removed > 0 {
-                    tracing::info!(folder = %place.folder().display(), removed, "leftovers removed");
-                }
-            }
-            place.clear()?;
-            Ok(mark)
-        });
-        tidied.await.map_err(local)
-    }
-
-    async fn make_room(&self, place: &Place, more: u64) -> Result<(), MirrorError> {
-        let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
-        let made = move || Ok(room::make_room(&root, &place, more, &limits));
-        blocking(made).await.map_err(local)?
-    }
-
-    /// Makes a mirror under another name and puts it into its place when it is whole.
-    async fn clone(
-        &self,
-        place: &Place,
-        source: &Source,
-        wanted: &[ObjectId],
-        is_replacement: bool,
-        held: &Held,
-        until: Instant,
-    ) -> Result<(), MirrorError> {
-        self.make_room(place, 0).await?;
-        let about = self.transfer.head(source, until).await?;
-        let wanted_format = wanted.first().map(ObjectId::format);
-        let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
-        let git_dir = place.unfinished();
-        self.init(&git_dir, format, source, about.branch.as_deref()).await?;
-        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
-        let made = match fetched {
-            Ok(()) => {
-                let (place, mark) = (place.clone(), Mark::new(format, is_replacement));
-                blocking(move || {
-                    place.discard()?;
-                    place.finish(&git_dir, &mark)?;
-                    place.measure()
-                })
-                .await
-                .map_err(local)
-            }
-            Err(FetchError::Damaged(detail)) => Err(MirrorError::Corrupt(detail)),
-            Err(FetchError::Gone(id)) => Err(MirrorError::Fetch(format!("{id} is gone"))),
-            Err(FetchError::Other(error)) => Err(error),
-        };
-        let left = place.clone();
-        blocking(move || left.clear()).await.map_err(local)?;
-        made?;
-        self.make_room(place, 0).await
-    }
-
-    async fn init(
-        &self,
-        git_dir: &Path,
-        format: ObjectFormat,
-        source: &Source,
-        branch: Option<&str>,
-    ) -> Result<(), MirrorError> {
-        let mut command = self.transfer.program.bare_command(&[]);
-        command.args(["init", "--quiet", "--bare", "--template="]);
-        // HEAD names no branch that there is: nothing of it may depend on where it points.
-        command.args(["--initial-branch=none", &format!("--object-format={}", format.as_str())]);
-        command.arg("--").arg(git_dir);
-        let until = Instant::now() + LOOK_TIME;
-        let done = run(command, b"", Output::Kept(4096), Limits::default(), until).await;
-        let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
-        if !done.success {
-            return Err(MirrorError::Local(done.stderr));
-        }
-        let (git_dir, source) = (git_dir.to_owned(), source.clone());
-        let access = self.transfer.access.clone();
-        let branch = branch.map(str::to_owned);
-        let written = blocking(move || {
-            settings::write(&git_dir, &source, format, &access)?;
-            fs::create_dir_all(git_dir.join("refs/qw"))?;
-            if let Some(branch) = branch {
-                fs::write(git_dir.join("refs/qw/HEAD"), format!("ref: refs/qw/heads/{branch}\n"))?;
-            }
-            Ok(())
-        });
-        written.await.map_err(local)
-    }
-
-    /// Fetches into a mirror that is whole; what the source lets go of is pinned.
-    async fn fetch(
-        &self,
-        place: &Place,
-        source: &Source,
-        format: ObjectFormat,
-        wanted: &[ObjectId],
-        held: &Held,
-        until: Instant,
-    ) -> Result<(), FetchError> {
-        let other = FetchError::Other;
-        // What comes may be as large as what is there, and a repack needs that much again.
-        self.make_room(place, place.size().saturating_mul(2)).await.map_err(other)?;
-        let git_dir = place.mirror();
-        let (to, about, access) = (git_dir.clone(), source.clone(), self.transfer.access.clone());
-        let written = blocking(move || settings::write(&to, &about, format, &access));
-        written.await.map_err(|error| other(local(error)))?;
-        let program = &self.transfer.program;
-        let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
-        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
-        // Also after a fetch that failed half way.
-        tips::pin_lost(&before, &git_dir, format, program).await.map_err(other)?;
-        fetched?;
-        if upkeep::is_due(&git_dir) {
-            upkeep::tend(&git_dir, format, program, &self.transfer.limits, held).await;
-        }
-        let place = place.clone();
-        blocking(move || place.measure()).await.map_err(|error| other(local(error)))?;
-        Ok(())
-    }
-
-    /// Branches and tags, then by their ids what is wanted and not among them. What the source does
-    /// not have is left out.
-    async fn fetch_all(
-        &self,
-        git_dir: &Path,
-        source: &Source,
-        format: ObjectFormat,
-        wanted: &[ObjectId],
-        held: &Held,
-        until: Instant,
-    ) -> Result<(), FetchError> {
-        self.transfer.fetch(git_dir, format, source, held, until).await?;
-        let wanted: Vec<ObjectId> =
-            wanted.iter().copied().filter(|id| id.format() == format).collect();
-        let mut missing =
-            self.missing(git_dir, format, &wanted).await.map_err(FetchError::Other)?;
-        // Each round fetches all or names one that is gone.
-        while !missing.is_empty() {
-            match self.transfer.fetch_ids(git_dir, &missing, source, held, until).await {
-                Ok(()) => break,
-                Err(FetchError::Gone(id)) if missing.contains(&id) => {
-                    missing.retain(|other| *other != id);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        // The source has these, and they came or were there before.
-        match self.missing(git_dir, format, &missing).await.map_err(FetchError::Other)?.first() {
-            Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
-            None => Ok(()),
-        }
     }
 }
 
@@ -389,6 +161,14 @@ impl Mirrors for GitMirrors {
     async fn mailmap(&self, mirror: &Mirror) -> Result<Option<Vec<u8>>, MirrorError> {
         listing::mailmap(mirror, &self.transfer.program).await
     }
+
+    async fn canonical(
+        &self,
+        mirror: &Mirror,
+        people: &[(String, String)],
+    ) -> Result<Vec<(String, String)>, MirrorError> {
+        listing::canonical(mirror, people, &self.transfer.program).await
+    }
 }
 
 impl GitMirrors {
@@ -399,17 +179,17 @@ impl GitMirrors {
     }
 }
 
-fn may_replace(mark: &Mark) -> bool {
+pub(super) fn may_replace(mark: &Mark) -> bool {
     !mark.is_replacement || mark.age() > REPLACED_LATELY
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn local(error: io::Error) -> MirrorError {
+pub(super) fn local(error: io::Error) -> MirrorError {
     MirrorError::Local(error.to_string())
 }
 
 /// Runs what reads or writes files away from the runtime's threads.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))

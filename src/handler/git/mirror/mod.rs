@@ -4,6 +4,7 @@
 //! an exclusive one, both on a file beside it, so that any number of workers of a node may share it.
 //! The locks are those of the kernel (flock(2)): they end with the process, and bind only this node.
 
+mod bring;
 mod error;
 mod git_mirrors;
 mod guard;
@@ -55,4 +56,12 @@ pub trait Mirrors: Send + Sync + 'static {
 
     /// The mailmap of the default branch, if it has one.
     async fn mailmap(&self, mirror: &Mirror) -> Result<Option<Vec<u8>>, MirrorError>;
+
+    /// The names and addresses that the mailmap gives people, each a name and an address, in their
+    /// order; whom it does not know stays as given.
+    async fn canonical(
+        &self,
+        mirror: &Mirror,
+        people: &[(String, String)],
+    ) -> Result<Vec<(String, String)>, MirrorError>;
 }

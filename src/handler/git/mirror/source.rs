@@ -12,6 +12,7 @@ use url::Url;
 
 use crate::handler::git::oid::hex;
 use crate::handler::git::options::SourcePolicy;
+use crate::handler::git::outcome::{Outcome, Refusal};
 
 /// Bytes of the longest URL.
 const MAX_URL: usize = 2048;
@@ -49,6 +50,13 @@ pub enum InvalidSource {
     /// The host is not allowed.
     #[error("the host {0} is not among the allowed ones")]
     Host(String),
+}
+
+impl InvalidSource {
+    /// What it means for each commit that was wanted.
+    pub fn outcome(&self) -> Outcome {
+        Outcome::refused(Refusal::RepoUnreadable, self.to_string())
+    }
 }
 
 impl Source {

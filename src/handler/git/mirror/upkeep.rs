@@ -24,8 +24,9 @@ const MANY_PACKS: usize = 50;
 /// More loose objects than this do too; they are counted in one of 256 folders.
 const MANY_LOOSE: usize = 1024;
 const FOLDERS: usize = 256;
-/// Time for each of the steps; what is not done then is done another time.
-const STEP_TIME: Duration = Duration::from_secs(10 * 60);
+/// Time for each of the three steps, together less than others wait for the lock by default; what is
+/// not done then is done another time.
+const STEP_TIME: Duration = Duration::from_secs(3 * 60);
 
 /// Whether a mirror has become slow.
 pub(super) fn is_due(git_dir: &Path) -> bool {
@@ -45,9 +46,6 @@ pub(super) async fn tend(
     limits: &MirrorLimits,
     held: &Held,
 ) {
-    if let Err(error) = expire_pins(git_dir, limits.pin_time) {
-        tracing::warn!(mirror = %git_dir.display(), %error, "pins could not be expired");
-    }
     let steps: [&[&str]; 3] = [
         &["repack", "-q", "-d", "--geometric=2", "--write-midx"],
         &["prune", "--expire=2.weeks.ago"],
@@ -68,7 +66,7 @@ pub(super) async fn tend(
 }
 
 /// Removes the pins that are older than `age`.
-fn expire_pins(git_dir: &Path, age: Duration) -> io::Result<()> {
+pub(super) fn expire_pins(git_dir: &Path, age: Duration) -> io::Result<()> {
     let entries = match fs::read_dir(git_dir.join(PINS)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
