@@ -48,13 +48,13 @@ impl Engine for Watched {
 }
 
 /// Everything around one handler.
-struct Ground {
-    scene: Scene,
+pub(crate) struct Ground {
+    pub(crate) scene: Scene,
     git_dir: PathBuf,
     engine: Arc<Watched>,
     leases: Arc<dyn LeaseStore>,
     queue: Arc<dyn Queue>,
-    results: Arc<Results>,
+    pub(crate) results: Arc<Results>,
     mirrors: Arc<GitMirrors>,
     handler: Arc<GitHandler>,
 }
@@ -63,7 +63,7 @@ struct Ground {
 const LEASE: Duration = Duration::from_millis(500);
 
 impl Ground {
-    async fn new(commits: usize) -> Self {
+    pub(crate) async fn new(commits: usize) -> Self {
         Self::with_gate(commits, 1000).await
     }
 
@@ -105,7 +105,7 @@ impl Ground {
         Payload::of_commits("r", self.git_dir.to_str().unwrap(), commits)
     }
 
-    async fn run(&self, payload: &str) -> Result<serde_json::Value, Failure> {
+    pub(crate) async fn run(&self, payload: &str) -> Result<serde_json::Value, Failure> {
         run(&self.handler, payload).await
     }
 

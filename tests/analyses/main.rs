@@ -1,7 +1,7 @@
 //! Commits as tasks: real Redis, Postgres and git, real workers.
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
-//! the handler itself, where locks and fences stand in its way; `kills` takes workers away in the
+//! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills` takes workers away in the
 //! middle; `commands` are what a person types.
 
 #[path = "../common/mod.rs"]
@@ -23,3 +23,4 @@ mod commands;
 mod ground;
 mod kills;
 mod whole;
+mod zoo;
