@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use serde_json::{Value, json};
 
 use super::GlobalOptions;
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, HandlerAction};
 use crate::handler::git::results;
-use crate::ledger::{self, MigrationReport};
+use crate::ledger::{self, LedgerError, MigrationReport};
 use crate::supervisor::{postgres_connect, postgres_password};
 
 /// Create or update the schemas `queue_worker` and `queue_worker_git` in Postgres
@@ -30,14 +31,22 @@ impl Migrate {
             connect = connect.password(&password);
         }
         let report = ledger::migrate(&connect).await?;
-        let git = results::migrate(&connect).await?;
+        let git = match results::migrate(&connect).await {
+            // Whoever analyses no commits need not allow for their schema.
+            Err(LedgerError::Refused { message, .. }) if !analyses_commits(&config) => {
+                eprintln!("the schema queue_worker_git was left out: {message}");
+                None
+            }
+            answer => Some(answer?),
+        };
         if self.json {
             let mut value = shown(&report);
-            value["git"] = shown(&git);
+            value["git"] = git.as_ref().map_or(Value::Null, shown);
             println!("{value}");
             return Ok(ExitCode::SUCCESS);
         }
-        for (schema, report) in [("queue_worker", &report), ("queue_worker_git", &git)] {
+        let reports = [("queue_worker", Some(&report)), ("queue_worker_git", git.as_ref())];
+        for (schema, report) in reports.into_iter().filter_map(|(name, it)| Some((name, it?))) {
             if report.applied.is_empty() {
                 println!("the schema {schema} has version {}, nothing to do", report.to);
             } else {
@@ -48,6 +57,10 @@ impl Migrate {
     }
 }
 
-fn shown(report: &MigrationReport) -> serde_json::Value {
-    serde_json::json!({"from": report.from, "to": report.to, "applied": report.applied})
+fn analyses_commits(config: &Config) -> bool {
+    config.handlers.values().any(|handler| matches!(handler.action, HandlerAction::Git(_)))
+}
+
+fn shown(report: &MigrationReport) -> Value {
+    json!({"from": report.from, "to": report.to, "applied": report.applied})
 }

@@ -18,7 +18,10 @@ use queue_worker::handler::git::{
     GitStores, Mirror, Mirrors, ObjectId, Outcome, Payload, Profile, Source, SourcePolicy,
 };
 use queue_worker::handler::{ExternalHandler, Run};
-use queue_worker::lease::{Acquired, LeaseStore, RedisLeaseOptions, RedisLeases};
+use queue_worker::lease::{
+    Acquired, LeaseStore, QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases,
+};
+use queue_worker::private_servers::{RedisOptions, RedisServer};
 use queue_worker::queue::{Demand, Queue, RedisQueue, RedisQueueOptions};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -68,6 +71,11 @@ impl Ground {
     }
 
     async fn with_gate(commits: usize, places: usize) -> Self {
+        Self::with_lock_nodes(commits, places, &[]).await
+    }
+
+    /// Locks on the nodes, if there are any, else in the scene's own Redis.
+    async fn with_lock_nodes(commits: usize, places: usize, nodes: &[RedisServer]) -> Self {
         let scene = scene(16).await;
         let git_dir = history(scene.path(), 21, commits);
         let mut options = GitOptions::new(scene.path().join("mirrors"));
@@ -76,8 +84,16 @@ impl Ground {
         let engine = GitEngine::new(&options).await.unwrap();
         let engine =
             Arc::new(Watched { engine, gate: Semaphore::new(places), asked: Mutex::default() });
-        let leases: Arc<dyn LeaseStore> =
-            Arc::new(RedisLeases::new(RedisLeaseOptions::new(target.clone(), Clock::System)));
+        let leases: Arc<dyn LeaseStore> = if nodes.is_empty() {
+            Arc::new(RedisLeases::new(RedisLeaseOptions::new(target.clone(), Clock::System)))
+        } else {
+            let target = |node: &RedisServer| RedisTarget::parse(&node.url(), None, None).unwrap();
+            Arc::new(QuorumLeases::new(QuorumLeaseOptions {
+                ttl: Duration::from_secs(1),
+                node_timeout: Duration::from_millis(400),
+                ..QuorumLeaseOptions::new(nodes.iter().map(target).collect(), Clock::System)
+            }))
+        };
         let queue: Arc<dyn Queue> =
             Arc::new(RedisQueue::new(RedisQueueOptions::new(target, WorkerId::random())));
         let results = Arc::new(results(&scene));
@@ -421,4 +437,50 @@ async fn people_are_who_the_mailmap_says() {
     let ours: Vec<_> = people.iter().map(|it| (it.2.clone(), it.3.clone())).collect();
     assert_eq!(ours, by_git);
     assert_ne!(ours, raw, "the mailmap says something");
+}
+
+/// The locks that a server has, of those with that prefix.
+async fn locks_on(node: &RedisServer) -> usize {
+    let client = redis::Client::open(node.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let found: Vec<String> = redis::cmd("KEYS")
+        .arg("locks:git:repo:r:commit:*")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    found.len()
+}
+
+/// Where locks need a majority, one node may go in the middle of a task.
+#[tokio::test]
+async fn a_majority_holds_the_locks_of_commits() {
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(RedisServer::start(RedisOptions::volatile()).await.unwrap());
+    }
+    let ground = Ground::with_lock_nodes(20, 0, &nodes).await;
+    // A node that has just started has no vote until what it may have forgotten has ended.
+    wait_for("the nodes to vote", async || match ground.leases.acquire("a try").await {
+        Ok(Acquired::Granted(lock)) => ground.leases.release(&lock).await.is_ok(),
+        Ok(Acquired::Taken { .. }) | Err(_) => false,
+    })
+    .await;
+    let commits = all_commits(&ground.git_dir)[..6].to_vec();
+    let payload = ground.payload(&commits);
+    let running = ground.run(&payload);
+    let meanwhile = async {
+        wait_for("the engine", async || ground.asked() == 6).await;
+        let mut held = 0;
+        for node in &nodes {
+            held += usize::from(locks_on(node).await == 6);
+        }
+        assert!(held >= 2, "{held} of 3 nodes have the locks");
+        nodes[0].kill();
+        ground.engine.gate.add_permits(1000);
+    };
+    let (said, ()) = tokio::join!(running, meanwhile);
+    assert_eq!(said.unwrap()["analysed"], 6);
+    for node in &nodes[1..] {
+        assert_eq!(locks_on(node).await, 0);
+    }
 }

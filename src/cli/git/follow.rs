@@ -6,11 +6,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use tokio::time::Instant;
+
 use crate::config::{Config, GitSettings, HandlerAction};
 use crate::domain::{Kind, QueueName};
 use crate::handler::git::results::{Place, Progress, Results};
 
-/// How often the rows are looked at.
+/// How often the rows are looked at, if that is quick.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The handler of commits: of that kind, or the only one.
@@ -53,7 +55,10 @@ pub(super) async fn until_done(
         ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     };
     let progress = loop {
+        let asked = Instant::now();
         let progress = results.progress(place).await?;
+        // A large repository is not counted all the time.
+        let pause = LOOK_EVERY.max(asked.elapsed() * 5);
         let done = progress.succeeded + progress.refused;
         bar.set_length(done + progress.open);
         bar.set_position(done);
@@ -63,7 +68,7 @@ pub(super) async fn until_done(
         if progress.open == progress.abandoned {
             break progress;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(pause).await;
     };
     bar.finish_and_clear();
     Ok(progress)

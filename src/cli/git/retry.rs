@@ -39,6 +39,9 @@ pub(super) struct Retry {
     /// The queue; default: the first of the configuration
     #[arg(long)]
     queue: Option<QueueName>,
+    /// Commits of each task; 1 keeps one that brings its worker down from taking others along
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256))]
+    batch: Option<u16>,
     /// Do not wait
     #[arg(long)]
     no_wait: bool,
@@ -65,7 +68,7 @@ impl Retry {
         let codes = Some(self.code.as_slice()).filter(|codes| !codes.is_empty());
         let commits = results.reopen(place, codes).await?;
         let entries: Vec<_> = commits
-            .chunks(settings.batch.max(1))
+            .chunks(self.batch.map_or(settings.batch, usize::from).max(1))
             .map(|part| NewTask::new(kind.clone(), Payload::of_commits(&name, &url, part)).encode())
             .collect();
         for part in entries.chunks(UNDER_WAY) {
