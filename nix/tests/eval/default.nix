@@ -58,16 +58,14 @@ in
   };
 
   units =
-    lib.mapAttrs' (
-      name: config:
-      lib.nameValuePair "queue-worker-${name}.service" config.systemd.services."queue-worker-${name}".text
+    lib.concatMapAttrs (
+      _: config:
+      lib.mapAttrs' (name: unit: lib.nameValuePair "${name}.service" unit.text) config.systemd.services
     ) machines
     // dropIns;
 
   configurations =
-    lib.mapAttrs (
-      name: config: config.services.queue-worker.instances.${name}.settings
-    ) machines
+    lib.mapAttrs (name: config: config.services.queue-worker.instances.${name}.settings) machines
     // lib.optionalAttrs (quickStart != null) (
       lib.mapAttrs' (
         name: instance: lib.nameValuePair "quick-start-${name}" instance.settings

@@ -9,10 +9,12 @@
 let
   inherit (lib) mkOption types;
 
-  anything = default: mkOption {
-    type = types.anything;
-    inherit default;
-  };
+  anything =
+    default:
+    mkOption {
+      type = types.anything;
+      inherit default;
+    };
 
   unitName = types.strMatching "[a-zA-Z0-9@%:_.\\-]+[.](service|socket|device|mount|automount|swap|target|path|timer|scope|slice)";
   unitNames = mkOption {
@@ -43,27 +45,31 @@ let
   service = types.submodule (
     { name, config, ... }:
     {
-      options =
-        lib.genAttrs [ "wantedBy" "wants" "after" "requires" ] (_: unitNames)
-        // {
-          description = mkOption { type = types.singleLineStr; };
-          documentation = mkOption { type = types.listOf types.str; };
-          unitConfig = mkOption { type = types.attrsOf directive; };
-          serviceConfig = mkOption { type = types.attrsOf directive; };
-          environment = mkOption { type = types.attrsOf (types.nullOr types.str); };
-          path = mkOption { type = types.listOf (types.either types.package types.str); };
-          reloadTriggers = mkOption {
-            type = types.listOf directive;
-            default = [ ];
-          };
-          restartTriggers = mkOption {
-            type = types.listOf types.unspecified;
-            default = [ ];
-          };
-          reloadIfChanged = mkOption { type = types.bool; };
-          restartIfChanged = mkOption { type = types.bool; };
-          text = mkOption { type = types.str; };
+      options = lib.genAttrs [ "wantedBy" "wants" "after" "requires" ] (_: unitNames) // {
+        description = mkOption { type = types.singleLineStr; };
+        documentation = mkOption { type = types.listOf types.str; };
+        unitConfig = mkOption { type = types.attrsOf directive; };
+        serviceConfig = mkOption { type = types.attrsOf directive; };
+        environment = mkOption { type = types.attrsOf (types.nullOr types.str); };
+        path = mkOption { type = types.listOf (types.either types.package types.str); };
+        reloadTriggers = mkOption {
+          type = types.listOf directive;
+          default = [ ];
         };
+        restartTriggers = mkOption {
+          type = types.listOf types.unspecified;
+          default = [ ];
+        };
+        reloadIfChanged = mkOption {
+          type = types.bool;
+          default = false;
+        };
+        restartIfChanged = mkOption {
+          type = types.bool;
+          default = true;
+        };
+        text = mkOption { type = types.str; };
+      };
       config = {
         path = lib.mkAfter (
           with pkgs;
@@ -75,7 +81,9 @@ let
             systemd
           ]
         );
-        environment.PATH = "${lib.makeBinPath config.path}:${lib.makeSearchPathOutput "bin" "sbin" config.path}";
+        environment.PATH = "${lib.makeBinPath config.path}:${
+          lib.makeSearchPathOutput "bin" "sbin" config.path
+        }";
         text = render name config;
       };
     }
@@ -119,7 +127,9 @@ let
         else
           "";
       environment = lib.concatStrings (
-        lib.mapAttrsToList (key: value: "Environment=${builtins.toJSON "${key}=${value}"}\n") unit.environment
+        lib.mapAttrsToList (
+          key: value: "Environment=${builtins.toJSON "${key}=${value}"}\n"
+        ) unit.environment
       );
     in
     "[Unit]\n"
@@ -131,7 +141,9 @@ let
       // triggers "X-Restart-Triggers" "restartTriggers"
       // triggers "X-Reload-Triggers" "reloadTriggers"
       // named "Documentation" "documentation"
-      // { Description = unit.description; }
+      // {
+        Description = unit.description;
+      }
     )
     + "\n[Service]\n"
     + environment

@@ -4,17 +4,15 @@
 let
   placeholder = name: "/nix/store/00000000000000000000000000000000-${name}";
 
-  package =
-    name:
-    {
-      type = "derivation";
-      inherit name;
-      pname = name;
-      version = "0";
-      outPath = placeholder name;
-      outputs = [ "out" ];
-      meta.mainProgram = name;
-    };
+  package = name: {
+    type = "derivation";
+    inherit name;
+    pname = name;
+    version = "0";
+    outPath = placeholder name;
+    outputs = [ "out" ];
+    meta.mainProgram = name;
+  };
 
   json =
     let
@@ -63,5 +61,6 @@ lib.genAttrs [
     package name // { inherit script; };
   writeText = name: text: package name // { inherit text; };
   writeTextDir = path: text: package (baseNameOf path) // { inherit path text; };
+  writeShellScriptBin = name: text: package name // { inherit text; };
   writeShellScript = name: text: package name // { inherit text; };
 }
