@@ -20,10 +20,7 @@ let
       postInstall = "";
     });
 
-  evaluation = import ./tests/eval {
-    nixpkgsLib = nixpkgs + "/lib";
-    quickStart = import ./tests/quick-start.nix { inherit lib; };
-  };
+  evaluation = import ./tests/eval { nixpkgsLib = nixpkgs + "/lib"; };
   failed = lib.filter (case: !case.ok) evaluation.cases;
 
   # What the module asks of a machine, with all of NixOS: that its options exist and take what they
@@ -36,6 +33,7 @@ let
             modules.default
             ./tests/machine.nix
             {
+              services.queue-worker.hostShutdownTimeout = 60;
               nixpkgs.pkgs = pkgs;
               boot.isContainer = true;
               system.stateVersion = lib.trivial.release;

@@ -5,10 +5,12 @@
 #   nix-instantiate --eval --strict --json nix/tests/eval --arg nixpkgsLib /path/to/nixpkgs/lib
 {
   nixpkgsLib,
-  quickStart ? null,
+  # Whether README.md has a quick start to evaluate.
+  readme ? true,
 }:
 let
   lib = import nixpkgsLib;
+  quickStart = if readme then import ../quick-start.nix { inherit lib; } else null;
   pkgs = import ./pkgs.nix { inherit lib; };
 
   evaluate =
@@ -24,6 +26,12 @@ let
     };
 
   units = import ./units.nix { inherit pkgs; };
+
+  settingsOf =
+    prefix: modules:
+    lib.mapAttrs' (
+      name: instance: lib.nameValuePair "${prefix}-${name}" instance.settings
+    ) (evaluate modules).config.services.queue-worker.instances;
 
   # One machine for each of the kept units, since a container is a machine.
   machine =
@@ -64,13 +72,11 @@ in
     ) machines
     // dropIns;
 
-  configurations =
+  configurations = lib.mapAttrs (_: import ./toml.nix { inherit lib; }) (
     lib.mapAttrs (name: config: config.services.queue-worker.instances.${name}.settings) machines
-    // lib.optionalAttrs (quickStart != null) (
-      lib.mapAttrs' (
-        name: instance: lib.nameValuePair "quick-start-${name}" instance.settings
-      ) (evaluate quickStart).config.services.queue-worker.instances
-    );
+    // settingsOf "machine" ../machine.nix
+    // lib.optionalAttrs (quickStart != null) (settingsOf "quick-start" quickStart)
+  );
 
   options = import ./reference.nix {
     inherit lib;
