@@ -34,14 +34,14 @@ while IFS= read -r file; do
     parses "$file" "$file"
 done < <(find flake.nix nix -name '*.nix' | sort)
 
-# Each block of Nix in the documentation, as a file of its own.
+# Each block of Nix in the documentation, as a file of its own, with the names that a module gets.
 pages=(README.md)
 while IFS= read -r page; do
     pages+=("$page")
 done < <(find docs nix -name '*.md' | sort)
 for page in "${pages[@]}"; do
     awk -v out="$scratch/${page//\//-}" '
-        /^```nix$/ { inside = 1; name = out "-" NR; next }
+        /^```nix$/ { inside = 1; name = out "-" NR; print "{ config, lib, pkgs, ... }:" > name; next }
         /^```$/ { if (inside) close(name); inside = 0 }
         inside { print > name }
     ' "$page"

@@ -124,8 +124,9 @@ let
 
   migrate = unit // {
     description = "Schema of queue worker ${name}";
-    # Run by each start of the worker, and by nothing else.
+    # Run by each start of the worker and by nothing else, and not tried on when the worker is stopped.
     restartIfChanged = false;
+    partOf = [ "queue-worker-${name}.service" ];
     # Reading the configuration includes a look at the handlers' programs.
     path = instance.extraPackages;
 

@@ -45,7 +45,7 @@ let
   service = types.submodule (
     { name, config, ... }:
     {
-      options = lib.genAttrs [ "wantedBy" "wants" "after" "requires" ] (_: unitNames) // {
+      options = lib.genAttrs [ "wantedBy" "wants" "after" "requires" "partOf" ] (_: unitNames) // {
         description = mkOption { type = types.singleLineStr; };
         documentation = mkOption { type = types.listOf types.str; };
         unitConfig = mkOption { type = types.attrsOf directive; };
@@ -138,6 +138,7 @@ let
       // named "Requires" "requires"
       // named "Wants" "wants"
       // named "After" "after"
+      // named "PartOf" "partOf"
       // triggers "X-Restart-Triggers" "restartTriggers"
       // triggers "X-Reload-Triggers" "reloadTriggers"
       // named "Documentation" "documentation"
