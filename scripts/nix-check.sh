@@ -56,6 +56,8 @@ write("docs", {"nixos-options.md": found["options"]})
 failed = [case for case in found["cases"] if not case["ok"]]
 for case in failed:
     print(f"FAILED: {case['name']}; found: {case['found']}", file=sys.stderr)
+for name, script in found["scripts"].items():
+    compile(script, f"the script of nix/tests/{name}.nix", "exec")
 print(f"nix-check: {len(found['cases']) - len(failed)} of {len(found['cases'])} cases hold")
 sys.exit(bool(failed))
 PYTHON

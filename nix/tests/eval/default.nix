@@ -27,6 +27,8 @@ let
 
   units = import ./units.nix { inherit pkgs; };
 
+  flake = import ./flake.nix { inherit lib pkgs evaluate; };
+
   settingsOf =
     prefix: modules:
     lib.mapAttrs' (
@@ -62,8 +64,12 @@ in
       evaluate
       machines
       quickStart
+      flake
       ;
   };
+
+  # Python, which whoever reads this can compile.
+  inherit (flake) scripts;
 
   units =
     lib.concatMapAttrs (

@@ -162,6 +162,8 @@ let
         unixSocket = mkOption { default = "/run/redis-${name}/redis.sock"; };
         group = mkOption { default = "redis-${name}"; };
         settings = mkOption { type = types.attrsOf types.str; };
+        bind = mkOption { type = types.nullOr types.str; };
+        port = mkOption { type = types.port; };
       };
     }
   );
@@ -196,7 +198,15 @@ in
     users.users = anything { };
     users.groups = anything { };
     networking = anything { };
+    nixpkgs = anything { };
+    specialisation = mkOption {
+      type = types.attrsOf (
+        types.submodule { options.configuration = mkOption { type = types.deferredModule; }; }
+      );
+      default = { };
+    };
     system = anything { };
+    virtualisation.memorySize = mkOption { type = types.int; };
     services.redis.servers = mkOption {
       type = types.attrsOf redisServer;
       default = { };
@@ -206,6 +216,8 @@ in
         type = types.bool;
         default = false;
       };
+      enableTCPIP = mkOption { type = types.bool; };
+      authentication = mkOption { type = types.lines; };
       ensureDatabases = mkOption {
         type = types.listOf types.str;
         default = [ ];
@@ -231,5 +243,8 @@ in
     };
   };
 
-  config._module.args.pkgs = pkgs;
+  options.systemd.units = anything { };
+  config.systemd.units = lib.mapAttrs' (
+    name: unit: lib.nameValuePair "${name}.service" { unit = pkgs.writeText name unit.text; }
+  ) config.systemd.services;
 }
