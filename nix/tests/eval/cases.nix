@@ -5,6 +5,7 @@
   evaluate,
   machines,
   quickStart,
+  guides,
   flake,
 }:
 let
@@ -554,6 +555,7 @@ in
   )
 ]
 ++ lib.mapAttrsToList (name: config: accepted "a machine of the tests: ${name}" config) flake.nodes
-++ lib.optional (quickStart != null) (
-  accepted "the quick start of the README" (evaluate quickStart).config
-)
+++ map (
+  guide: accepted "what docs/guides shows: ${guide.name}" (evaluate guide.module).config
+) guides
+++ [ (accepted "the quick start of the README" (evaluate quickStart).config) ]

@@ -5,12 +5,11 @@
 #   nix-instantiate --eval --strict --json nix/tests/eval --arg nixpkgsLib /path/to/nixpkgs/lib
 {
   nixpkgsLib,
-  # Whether README.md has a quick start to evaluate.
-  readme ? true,
 }:
 let
   lib = import nixpkgsLib;
-  quickStart = if readme then import ../quick-start.nix { inherit lib; } else null;
+  quickStart = import ../quick-start.nix { inherit lib; };
+  guides = import ../guides.nix { inherit lib; };
   pkgs = import ./pkgs.nix { inherit lib; };
 
   evaluate =
@@ -22,7 +21,10 @@ let
         ../../incus-host.nix
       ]
       ++ lib.toList modules;
-      specialArgs = { inherit pkgs; };
+      specialArgs = {
+        inherit pkgs;
+        modulesPath = ./modules;
+      };
     };
 
   units = import ./units.nix { inherit pkgs; };
@@ -64,6 +66,7 @@ in
       evaluate
       machines
       quickStart
+      guides
       flake
       ;
   };
@@ -81,7 +84,10 @@ in
   configurations = lib.mapAttrs (_: import ./toml.nix { inherit lib; }) (
     lib.mapAttrs (name: config: config.services.queue-worker.instances.${name}.settings) machines
     // settingsOf "machine" ../machine.nix
-    // lib.optionalAttrs (quickStart != null) (settingsOf "quick-start" quickStart)
+    // settingsOf "quick-start" quickStart
+    // lib.concatMapAttrs settingsOf (
+      lib.listToAttrs (map (guide: lib.nameValuePair guide.name guide.module) guides)
+    )
   );
 
   options = import ./reference.nix {

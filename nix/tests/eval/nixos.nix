@@ -16,6 +16,20 @@ let
       inherit default;
     };
 
+  # Files by name that are somewhere at run time.
+  files = mkOption {
+    type = types.attrsOf (
+      types.submodule (
+        { name, ... }:
+        {
+          freeformType = types.attrsOf types.anything;
+          options.path = mkOption { default = "/run/secrets/${name}"; };
+        }
+      )
+    );
+    default = { };
+  };
+
   unitName = types.strMatching "[a-zA-Z0-9@%:_.\\-]+[.](service|socket|device|mount|automount|swap|target|path|timer|scope|slice)";
   unitNames = mkOption {
     type = types.listOf unitName;
@@ -164,6 +178,7 @@ let
         settings = mkOption { type = types.attrsOf types.str; };
         bind = mkOption { type = types.nullOr types.str; };
         port = mkOption { type = types.port; };
+        requirePassFile = mkOption { type = types.nullOr types.path; };
       };
     }
   );
@@ -199,6 +214,14 @@ in
     users.groups = anything { };
     networking = anything { };
     nixpkgs = anything { };
+    # Of sops-nix and agenix, which the guides use.
+    sops.secrets = files;
+    sops.templates = files;
+    sops.placeholder = anything {
+      redis-password = "<redis-password>";
+      postgres-password = "<postgres-password>";
+    };
+    age.secrets = files;
     specialisation = mkOption {
       type = types.attrsOf (
         types.submodule { options.configuration = mkOption { type = types.deferredModule; }; }

@@ -91,6 +91,7 @@ let
       writeText = name: text: package name // { inherit text; };
       writeTextDir = path: text: package (baseNameOf path) // { inherit path text; };
       writeShellScriptBin = name: text: package name // { inherit text; };
+      writeShellApplication = attributes: package attributes.name // attributes;
       writeShellScript = name: text: package name // { inherit text; };
     };
 in
