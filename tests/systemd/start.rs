@@ -1,0 +1,104 @@
+//! How a start looks from outside: with stores and without, cut short, and with a broken file.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Machine;
+use crate::common::Verdict;
+use crate::service::Service;
+
+/// How long after `systemctl start` the stop comes, in milliseconds (lxc/incus#4041).
+const STOPS_AFTER_MS: [u64; 6] = [0, 5, 10, 20, 35, 50];
+/// "At once", on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// `systemctl start` returns when the worker is ready, and `systemctl status` says what it does.
+pub(crate) async fn says_ready(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "start").await;
+    let took = service.systemctl("start").await;
+    assert_eq!(service.show("ActiveState").await, "active");
+    assert_eq!(service.show("SubState").await, "running");
+    let status = service.until_status("ready, idle").await;
+    service.scene.task("t", "sleep", "0").await;
+    service.scene.until_status("t", "succeeded").await;
+    service.stop_clean().await;
+    Verdict::Passed(format!("{} ms to READY, then {status:?}", took.as_millis()))
+}
+
+/// sidekiq/sidekiq#4915: a start without Redis does not time out; it says what it waits for.
+pub(crate) async fn without_redis(machine: Rc<Machine>) -> Verdict {
+    let mut service = Service::new(&machine.guest, "start-without-redis").await;
+    service.scene.task("t", "sleep", "0").await;
+    service.scene.redis.stop().await;
+    let took = service.systemctl("start").await;
+    let status = service.until_status("not ready: waiting for redis").await;
+    assert_eq!(service.show("ActiveState").await, "active");
+    service.scene.redis.restart().await.expect("start redis again");
+    service.scene.until_status("t", "succeeded").await;
+    service.until_status("ready, idle").await;
+    assert_eq!(service.show("NRestarts").await, "0");
+    service.stop_clean().await;
+    Verdict::Passed(format!("{} ms to READY, then {status:?}", took.as_millis()))
+}
+
+/// lxc/incus#4041: a stop right after the start ends it at once, with nothing claimed: a worker that
+/// was quick enough to claim a task also finishes it.
+pub(crate) async fn stopped_at_once(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "stop-right-after-start").await;
+    let mut longest = Duration::ZERO;
+    let mut claimed = 0;
+    for wait in STOPS_AFTER_MS {
+        let id = format!("t-{wait}");
+        service.scene.task(&id, "sleep", "0").await;
+        let pulled = service.logged("pulling from").await;
+        let unit = service.unit();
+        let script = format!(
+            "systemctl --no-block start {unit}; sleep 0.{wait:03}; exec systemctl stop {unit}"
+        );
+        let start = Instant::now();
+        machine.guest.run(["sh", "-c", &script]).await;
+        longest = longest.max(start.elapsed());
+        assert_eq!(service.show("Result").await, "success");
+        assert_eq!(service.show("ActiveState").await, "inactive");
+        assert_eq!(service.scene.locks().await, Vec::<String>::new());
+        assert_eq!(service.held().await, 0);
+        if service.logged("pulling from").await > pulled {
+            claimed += 1;
+        } else {
+            assert_eq!(service.scene.row(&id).await, None, "{wait} ms");
+        }
+    }
+    assert!(longest < AT_ONCE, "a stop took {longest:?}");
+    service.start().await;
+    for wait in STOPS_AFTER_MS {
+        let id = format!("t-{wait}");
+        let row = service.scene.until_status(&id, "succeeded").await;
+        assert_eq!((row.attempts, row.crashes), (0, 0), "{id}");
+        assert_eq!(service.count(&id, "end"), 1, "{id}");
+    }
+    service.stop_clean().await;
+    Verdict::Passed(format!(
+        "{} stops after 0 to 50 ms, {claimed} of them after the first pull; the longest took {} ms",
+        STOPS_AFTER_MS.len(),
+        longest.as_millis()
+    ))
+}
+
+/// Exit code 78 means that a restart cannot help, and systemd does not try.
+pub(crate) async fn broken_configuration(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "broken-configuration").await;
+    service.write_config("timeuot = \"1s\"");
+    let start = machine.guest.try_run(["systemctl", "start", &service.unit()]).await;
+    assert!(!start.status.success(), "systemctl start must say that it failed");
+    assert_eq!(service.show("ActiveState").await, "failed");
+    assert_eq!(service.show("SubState").await, "failed", "not auto-restart");
+    assert_eq!(service.show("ExecMainStatus").await, "78");
+    assert_eq!(service.show("NRestarts").await, "0");
+    assert!(service.logged("timeuot").await > 0, "{}", service.log().await);
+    service.write_config("");
+    service.start().await;
+    service.stop_clean().await;
+    Verdict::Passed("exit 78, failed, not restarted".to_owned())
+}
