@@ -94,7 +94,10 @@ in
         LimitNOFILE = lib.mkDefault 65536;
       }
       // lib.optionalAttrs instance.database.migrate {
-        ExecStartPre = [ "${program} migrate --config ${path}" ];
+        # Its failure is left to the main process, which says what is wrong with the schema or the
+        # file: RestartPreventExitStatus heeds no other, and a stop that cuts this one short would
+        # leave the unit failed.
+        ExecStartPre = [ "-${program} migrate --config ${path}" ];
       }
       // lib.optionalAttrs (instance.environmentFile != null) {
         EnvironmentFile = instance.environmentFile;

@@ -19,7 +19,7 @@ const CUT_OFF: &str = "ended without draining";
 /// A worker that has stopped moving is killed by the watchdog and started anew.
 pub(crate) async fn watchdog(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "watchdog").await;
-    service.drop_in("50-watchdog.conf", "WatchdogSec=2").await;
+    service.drop_in("50-watchdog.conf", "[Service]\nWatchdogSec=2").await;
     service.start_with_task("t").await;
     let pid = service.pid().await;
     machine.guest.kill("STOP", pid).await;

@@ -12,6 +12,7 @@ use crate::Machine;
 use crate::common::{STREAM, Verdict, wait_for};
 use crate::guest::{NEW, OLD};
 use crate::service::Service;
+use crate::unit::Committed;
 
 /// A reload does not wait for the drain that it starts.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -39,9 +40,8 @@ pub(crate) async fn restart(machine: Rc<Machine>) -> Verdict {
 
 /// A reload that drains in the background returns at once; the new program follows by itself.
 pub(crate) async fn background(machine: Rc<Machine>) -> Verdict {
-    let service = Service::new(&machine.guest, "background-drain").await;
-    let lines = "ExecReload=\nExecReload=/bin/kill -USR2 $MAINPID";
-    service.drop_in("50-reload.conf", lines).await;
+    let unit = Committed::Background;
+    let service = Service::with(&machine.guest, "background-drain", unit).await;
     service.start_with_task("t").await;
     service.rewrite(|unit| unit.replace(OLD, NEW));
     service.daemon_reload().await;
@@ -78,8 +78,9 @@ pub(crate) async fn reload(machine: Rc<Machine>) -> Verdict {
     let row = service.scene.until_status("1", "succeeded").await;
     assert_eq!(row.result, Some(b"new\n".to_vec()));
     service.write_config(&more("broken"));
-    service.systemctl("reload").await;
-    service.until_logged("reload refused").await;
+    let refused = machine.guest.try_run(["systemctl", "reload", &service.unit()]).await;
+    assert!(!refused.status.success(), "the reload checks the file first");
+    assert_eq!(service.show("ActiveState").await, "active");
     service.scene.task("2", "say", "").await;
     let row = service.scene.until_status("2", "succeeded").await;
     assert_eq!(row.result, Some(b"new\n".to_vec()));

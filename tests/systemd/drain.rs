@@ -4,12 +4,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::Machine;
-use crate::common::Verdict;
+use crate::common::{Verdict, wait_for};
 use crate::guest::{END_LIMIT, Guest};
 use crate::service::Service;
+use crate::unit::Committed;
 
 /// What the journal says after an end that was not a drain.
 const CUT_OFF: &str = "ended without draining";
+/// What the unit requires where the servers are on the same machine.
+const LOCAL_SERVERS: [&str; 2] = ["redis-queue-worker.service", "postgresql.service"];
 /// The length of the task that a poweroff meets.
 const TASK: Duration = Duration::from_secs(3);
 
@@ -35,7 +38,7 @@ pub(crate) async fn in_the_middle(machine: Rc<Machine>) -> Verdict {
 pub(crate) async fn gives_back(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "drain-gives-back").await;
     service.write_config("timeout = \"1s\"\nkill_after = \"1s\"\nmargin = \"2s\"");
-    service.drop_in("50-limit.conf", "TimeoutStopSec=10").await;
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=10").await;
     service.start_with_task("t").await;
     let took = service.stop_clean().await;
     let row = service.scene.row("t").await.expect("claimed");
@@ -52,7 +55,7 @@ pub(crate) async fn gives_back(machine: Rc<Machine>) -> Verdict {
 /// A SIGKILL at the end of TimeoutStopSec is silent: the next start tells of it.
 pub(crate) async fn cut_off(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "drain-cut-off").await;
-    service.drop_in("50-limit.conf", "TimeoutStopSec=2").await;
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=2").await;
     service.start_with_task("t").await;
     assert_eq!(service.logged(CUT_OFF).await, 0);
     let pid = service.pid().await;
@@ -92,4 +95,35 @@ pub(crate) async fn power_off(_: Rc<Machine>) -> Verdict {
         took.as_secs_f64(),
         TASK.as_secs()
     ))
+}
+
+/// Where Redis and Postgres are on the same machine, they are stopped after the worker, although a
+/// switch stops one unit after the other; their crash stops nothing.
+pub(crate) async fn local_servers(machine: Rc<Machine>) -> Verdict {
+    let service = Service::with(&machine.guest, "local-servers", Committed::Local).await;
+    for server in LOCAL_SERVERS {
+        let text = "[Service]\nExecStart=/bin/sleep infinity\n";
+        machine.guest.write(&format!("/etc/systemd/system/{server}"), text);
+    }
+    service.daemon_reload().await;
+    service.start_with_task("t").await;
+    let [redis, _] = LOCAL_SERVERS;
+    let state = ["systemctl", "show", "--value", "--property=ActiveState", redis];
+    machine.guest.run(["systemctl", "kill", "--signal=KILL", redis]).await;
+    wait_for("the server to be dead", async || machine.guest.run(state).await.trim() == "failed")
+        .await;
+    assert_eq!(service.show("ActiveState").await, "active", "a crash stops nobody");
+    machine.guest.run(["systemctl", "start", redis]).await;
+    assert_eq!(service.show("ActiveState").await, "active");
+    let stop = machine.guest.command(["systemctl", "stop", redis]).spawn();
+    let mut stop = stop.expect("run nsenter");
+    service.until_status("draining: 1 task").await;
+    let during = machine.guest.run(state).await;
+    assert_eq!(during.trim(), "active", "the server waits for its client");
+    service.open_gate();
+    assert!(stop.wait().await.expect("wait for the stop").success());
+    service.assert_clean_end().await;
+    service.scene.until_status("t", "succeeded").await;
+    machine.guest.run(["systemctl", "stop", LOCAL_SERVERS[0], LOCAL_SERVERS[1]]).await;
+    Verdict::Passed(format!("{redis} stays until the drain is over"))
 }

@@ -29,7 +29,7 @@ const POWER_OFF: i32 = 4;
 const SYS_ADMIN: u32 = 21;
 /// The account that the units run as.
 const USER: &str = "queue-worker:x:990:990::/var/lib/queue-worker:/usr/sbin/nologin\n";
-const GROUP: &str = "queue-worker:x:990:\n";
+const GROUP: &str = "queue-worker:x:990:\nredis-queue-worker:x:991:\n";
 
 /// The two places of the program: before and after a deploy.
 pub(crate) const OLD: &str = "/opt/queue-worker/1/bin/queue-worker";

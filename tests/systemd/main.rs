@@ -25,12 +25,14 @@ use guest::Guest;
 
 const CASES: &[Case<Machine>] = &[
     case!("start", 60, start::says_ready),
+    case!("start-sql-only", 60, start::sql_only),
     case!("start-without-redis", 60, start::without_redis),
     case!("stop-right-after-start", 60, start::stopped_at_once),
     case!("broken-configuration", 60, start::broken_configuration),
     case!("drain", 60, drain::in_the_middle),
     case!("drain-gives-back", 60, drain::gives_back),
     case!("drain-cut-off", 60, drain::cut_off),
+    case!("local-servers", 60, drain::local_servers),
     case!("power-off", 60, drain::power_off),
     case!("restart-new-binary", 60, deploy::restart),
     case!("background-drain", 60, deploy::background),

@@ -2,53 +2,50 @@
 
 use std::rc::Rc;
 
-use queue_worker::private_servers::{PostgresOptions, RedisOptions};
-
 use crate::Machine;
-use crate::common::{Scene, Verdict};
+use crate::common::Verdict;
 use crate::guest::Guest;
 use crate::service::Service;
+use crate::unit::{CONTAINER_DROP_IN, Committed};
 
-const PASSWORD: &str = "a password that nobody may see";
 /// What LXC's generator writes for every service of a guest.
 const LXC: &str = "[Service]\n\
     ProcSubset=all\nProtectProc=default\nProtectControlGroups=no\nProtectKernelTunables=no\n\
     NoNewPrivileges=no\nLoadCredential=\nPrivateNetwork=no\n";
 const LXC_PATH: &str = "/run/systemd/system/service.d/zzz-lxc-service.conf";
 
-/// Where the password lies, for root alone.
-const FILE: &str = "/etc/queue-worker/redis-password";
-/// What the module writes for a container.
-const OURS: &str = "zzzz-queue-worker.conf";
+/// What the container's unit reads, for root alone: the password, and its environment.
+const SECRET: &str = "/run/secrets/queue-worker-postgres";
+const ENVIRONMENT: &str = "/run/secrets/queue-worker.env";
+const PASSWORD: &str = "a-password-that-nobody-may-see";
 
 /// The generator's drop-in takes the credential away; ours sorts after it and gives it back.
 pub(crate) async fn in_lxc(machine: Rc<Machine>) -> Verdict {
     let guest = &machine.guest;
-    let redis = RedisOptions { password: Some(PASSWORD.to_owned()), ..RedisOptions::default() };
-    let scene = Scene::with(redis, PostgresOptions::volatile()).await;
-    let url = format!("redis://127.0.0.1:{}/", scene.redis.port());
-    let service = Service::with(guest, "credentials-in-lxc", scene, "").await;
-    guest.write(FILE, PASSWORD);
-    guest.run(["chmod", "600", FILE]).await;
-    let credential = format!("LoadCredential=redis:{FILE}\n");
-    let environment = format!(
-        "Environment=QUEUE_WORKER_REDIS__URL={url}\n\
-         Environment=QUEUE_WORKER_REDIS__PASSWORD_FILE=redis\n"
-    );
-    let generator = Generator::write(guest);
-    service.drop_in("50-credentials.conf", &(credential.clone() + &environment)).await;
-    service.systemctl("start").await;
-    let without = service.until_status("not ready: ").await;
+    let service = Service::with(guest, "credentials-in-lxc", Committed::Container).await;
+    let _generator = Generator::write(guest);
+    guest.write(ENVIRONMENT, "QUEUE_WORKER_POSTGRES__PASSWORD_FILE=postgres\n");
+    guest.write(SECRET, PASSWORD);
+    guest.run(["chmod", "600", SECRET, ENVIRONMENT]).await;
+    let (name, ours) = CONTAINER_DROP_IN;
+    service.drop_in("50-credentials.conf", ours).await;
+    let start = guest.try_run(["systemctl", "start", &service.unit()]).await;
+    assert!(!start.status.success(), "without its credential it cannot migrate");
+    let log = service.log().await;
+    let complaint = log.lines().find(|line| line.contains("secret file"));
+    let complaint = complaint.unwrap_or_else(|| panic!("nothing of the secret file:\n{log}"));
+    let complaint = complaint.to_owned();
     service.systemctl("stop").await;
 
-    service.drop_in(OURS, &credential).await;
+    service.drop_in(name, ours).await;
     service.start().await;
     service.scene.task("t", "sleep", "0").await;
     service.scene.until_status("t", "succeeded").await;
     assert_eq!(service.logged(PASSWORD).await, 0);
+    let environment = format!("/proc/{}/environ", service.pid().await);
+    assert!(!guest.run(["cat", &environment]).await.contains(PASSWORD));
     service.stop_clean().await;
-    drop(generator);
-    Verdict::Passed(format!("erased: {without:?}; with {OURS} it works"))
+    Verdict::Passed(format!("with {name} it works, without: {complaint}"))
 }
 
 /// The generator's drop-in, which concerns every service; taken away when dropped.

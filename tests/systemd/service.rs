@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::process::Child;
 use tokio::time::{Instant, sleep};
 
-use super::guest::Guest;
-use super::unit;
+use super::guest::{Guest, OLD};
+use super::unit::{self, Committed};
 use crate::common::{GROUP, QUEUE, STREAM, Scene, wait_for};
 
 /// How long a condition may take.
@@ -34,16 +34,17 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Servers, a configuration and a unit; nothing runs yet.
+    /// Servers, a configuration and the unit of a worker that runs programs; nothing runs yet.
     pub(crate) async fn new(guest: &Rc<Guest>, name: &str) -> Self {
-        Self::with(guest, name, Scene::start().await, "").await
+        Self::with(guest, name, Committed::Exec).await
     }
 
-    /// The same over given servers and with more configuration.
-    pub(crate) async fn with(guest: &Rc<Guest>, name: &str, scene: Scene, more: &str) -> Self {
+    /// The same with another unit.
+    pub(crate) async fn with(guest: &Rc<Guest>, name: &str, unit: Committed) -> Self {
+        let scene = Scene::start().await;
         let service = Self { guest: Rc::clone(guest), scene, name: name.to_owned() };
-        service.write_config(more);
-        guest.write(&service.unit_path(), &unit::text(name));
+        service.write_config("");
+        guest.write(&service.unit_path(), &unit.text(name, OLD));
         // Wanted by an active target it stays loaded after its end, with its result.
         let wanted = guest.path(&format!("{WANTS}/{}", service.unit()));
         std::fs::create_dir_all(guest.path(WANTS)).expect("make a folder");
@@ -143,9 +144,9 @@ statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
             .await;
     }
 
-    /// Lays `text`, lines of `[Service]`, over the unit.
-    pub(crate) async fn drop_in(&self, file: &str, lines: &str) {
-        self.guest.write(&format!("{}.d/{file}", self.unit_path()), &format!("[Service]\n{lines}"));
+    /// Lays a drop-in over the unit.
+    pub(crate) async fn drop_in(&self, file: &str, text: &str) {
+        self.guest.write(&format!("{}.d/{file}", self.unit_path()), text);
         self.daemon_reload().await;
     }
 
@@ -278,8 +279,9 @@ statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
         let mut command = redis::cmd("XPENDING");
         command.arg(STREAM).arg(GROUP).arg("IDLE").arg(MIN_IDLE.as_millis().to_string());
         command.arg("-").arg("+").arg(MOST_PENDING);
+        // Without a group, as before the first start, there is nothing.
         let entries: Vec<redis::Value> =
-            command.query_async(&mut connection).await.expect("XPENDING");
+            command.query_async(&mut connection).await.unwrap_or_default();
         entries.len().try_into().expect("a count")
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::Machine;
 use crate::common::Verdict;
 use crate::service::Service;
+use crate::unit::Committed;
 
 /// How long after `systemctl start` the stop comes, in milliseconds (lxc/incus#4041).
 const STOPS_AFTER_MS: [u64; 6] = [0, 5, 10, 20, 35, 50];
@@ -27,6 +28,16 @@ pub(crate) async fn says_ready(machine: Rc<Machine>) -> Verdict {
     Verdict::Passed(format!("{} ms to READY, then {status:?}", took.as_millis()))
 }
 
+/// The strictest sandbox is wide enough for statements.
+pub(crate) async fn sql_only(machine: Rc<Machine>) -> Verdict {
+    let service = Service::with(&machine.guest, "start-sql-only", Committed::Default).await;
+    service.start().await;
+    service.scene.task("t", "effect", "").await;
+    service.scene.until_status("t", "succeeded").await;
+    service.stop_clean().await;
+    Verdict::Passed(String::new())
+}
+
 /// sidekiq/sidekiq#4915: a start without Redis does not time out; it says what it waits for.
 pub(crate) async fn without_redis(machine: Rc<Machine>) -> Verdict {
     let mut service = Service::new(&machine.guest, "start-without-redis").await;
@@ -44,46 +55,66 @@ pub(crate) async fn without_redis(machine: Rc<Machine>) -> Verdict {
 }
 
 /// lxc/incus#4041: a stop right after the start ends it at once, with nothing claimed: a worker that
-/// was quick enough to claim a task also finishes it.
+/// was quick enough to claim a task also finishes it. First the stops meet the migration, then the
+/// worker itself.
 pub(crate) async fn stopped_at_once(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "stop-right-after-start").await;
-    let mut longest = Duration::ZERO;
-    let mut claimed = 0;
+    let mut stops = Stops::default();
     for wait in STOPS_AFTER_MS {
-        let id = format!("t-{wait}");
+        stops.stop(&service, "migrating", wait).await;
+    }
+    service.drop_in("50-unprepared.conf", "[Service]\nExecStartPre=\n").await;
+    for wait in STOPS_AFTER_MS {
+        stops.stop(&service, "starting", wait).await;
+    }
+    service.start().await;
+    for id in &stops.tasks {
+        let row = service.scene.until_status(id, "succeeded").await;
+        assert_eq!((row.attempts, row.crashes), (0, 0), "{id}");
+        assert_eq!(service.count(id, "end"), 1, "{id}");
+    }
+    service.stop_clean().await;
+    Verdict::Passed(format!(
+        "{} stops after 0 to 50 ms, {} of them after the first pull; the longest took {} ms",
+        stops.tasks.len(),
+        stops.pulled,
+        stops.longest.as_millis()
+    ))
+}
+
+/// Stops right after the start, and what they met.
+#[derive(Default)]
+struct Stops {
+    tasks: Vec<String>,
+    pulled: usize,
+    longest: Duration,
+}
+
+impl Stops {
+    async fn stop(&mut self, service: &Service, phase: &str, wait_ms: u64) {
+        let id = format!("{phase}-{wait_ms}");
         service.scene.task(&id, "sleep", "0").await;
         let pulled = service.logged("pulling from").await;
         let unit = service.unit();
         let script = format!(
-            "systemctl --no-block start {unit}; sleep 0.{wait:03}; exec systemctl stop {unit}"
+            "systemctl --no-block start {unit}; sleep 0.{wait_ms:03}; exec systemctl stop {unit}"
         );
         let start = Instant::now();
-        machine.guest.run(["sh", "-c", &script]).await;
-        longest = longest.max(start.elapsed());
-        assert_eq!(service.show("Result").await, "success");
-        assert_eq!(service.show("ActiveState").await, "inactive");
-        assert_eq!(service.scene.locks().await, Vec::<String>::new());
-        assert_eq!(service.held().await, 0);
+        service.guest.run(["sh", "-c", &script]).await;
+        let took = start.elapsed();
+        assert!(took < AT_ONCE, "{id}: the stop took {took:?}");
+        self.longest = self.longest.max(took);
+        assert_eq!(service.show("Result").await, "success", "{id}");
+        assert_eq!(service.show("ActiveState").await, "inactive", "{id}");
+        assert_eq!(service.scene.locks().await, Vec::<String>::new(), "{id}");
+        assert_eq!(service.held().await, 0, "{id}");
         if service.logged("pulling from").await > pulled {
-            claimed += 1;
+            self.pulled += 1;
         } else {
-            assert_eq!(service.scene.row(&id).await, None, "{wait} ms");
+            assert_eq!(service.scene.row(&id).await, None, "nothing was pulled");
         }
+        self.tasks.push(id);
     }
-    assert!(longest < AT_ONCE, "a stop took {longest:?}");
-    service.start().await;
-    for wait in STOPS_AFTER_MS {
-        let id = format!("t-{wait}");
-        let row = service.scene.until_status(&id, "succeeded").await;
-        assert_eq!((row.attempts, row.crashes), (0, 0), "{id}");
-        assert_eq!(service.count(&id, "end"), 1, "{id}");
-    }
-    service.stop_clean().await;
-    Verdict::Passed(format!(
-        "{} stops after 0 to 50 ms, {claimed} of them after the first pull; the longest took {} ms",
-        STOPS_AFTER_MS.len(),
-        longest.as_millis()
-    ))
 }
 
 /// Exit code 78 means that a restart cannot help, and systemd does not try.
@@ -91,7 +122,7 @@ pub(crate) async fn broken_configuration(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "broken-configuration").await;
     service.write_config("timeuot = \"1s\"");
     let start = machine.guest.try_run(["systemctl", "start", &service.unit()]).await;
-    assert!(!start.status.success(), "systemctl start must say that it failed");
+    assert!(!start.status.success(), "systemctl start says that it failed");
     assert_eq!(service.show("ActiveState").await, "failed");
     assert_eq!(service.show("SubState").await, "failed", "not auto-restart");
     assert_eq!(service.show("ExecMainStatus").await, "78");
