@@ -3,10 +3,12 @@
 CARGO ?= cargo
 BIN := ./target/release/queue-worker
 
-.PHONY: help setup test demo bench lint fmt nix-parse nix-check nix-units
+.PHONY: help setup test test-systemd test-incus demo bench lint fmt nix-parse nix-check nix-units
 
 help:
 	@echo 'make test   all tests, with private Redis and Postgres servers'
+	@echo 'make test-systemd   the unit under a real systemd, as root'
+	@echo 'make test-incus     a container of a real Incus: stop, crash, partition, as root'
 	@echo 'make demo   a deploy in the middle of work, on private servers'
 	@echo 'make bench  how many tasks a second this machine does'
 	@echo 'make lint   formatting, clippy and the documentation, warnings are errors'
@@ -27,6 +29,15 @@ test: setup
 	fi
 	$(CARGO) test --locked --doc
 
+# One line per case. They need a whole machine and root, and say so loudly where that is missing.
+test-systemd:
+	@scripts/setup.sh systemd
+	$(CARGO) test --locked --test systemd -- --run $(CASES)
+
+test-incus:
+	@scripts/setup.sh incus || echo '!!! Incus could not be installed; the test says what is missing'
+	$(CARGO) test --locked --test incus -- --run $(CASES)
+
 demo: setup
 	$(CARGO) build --locked --release
 	$(BIN) demo
@@ -44,6 +55,7 @@ fmt:
 	$(CARGO) fmt
 
 nix-parse:
+	@scripts/setup.sh nix || echo '!!! Nix could not be installed'
 	@scripts/nix-parse.sh
 
 nix-check:

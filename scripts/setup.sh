@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that everything which the tests and the demo need is installed.
+# Makes sure that everything which the tests and the demo need is installed. `systemd` and `incus` as
+# arguments add what `make test-systemd` and `make test-incus` need.
 #
 # Nothing is done when nothing is missing. On Debian and Ubuntu the missing packages are installed
 # with apt-get, as root or through `sudo -n`, without a question and without starting a service: we
@@ -39,18 +40,37 @@ elif ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then
     need 'the venv and pip modules of Python 3' python3-venv python3-pip
 fi
 
-# Wanted by one check, which says so loudly where it is missing: not worth a failure.
-wanted=()
-has nix-instantiate || ! has apt-get || wanted+=(nix-bin)
+backports=
+for part in "$@"; do
+    case $part in
+    systemd)
+        [ -x /lib/systemd/systemd ] || need 'systemd itself' systemd
+        has systemd-nspawn || need 'systemd-nspawn' systemd-container
+        has dbus-daemon || need 'the bus of systemd (dbus-daemon)' dbus
+        ;;
+    incus)
+        has debootstrap || need debootstrap debootstrap
+        if ! [ -x /usr/libexec/incus/incusd ] || ! has incus; then
+            need 'Incus (incusd, incus)' incus-base incus-client
+            backports=incus-base
+        fi
+        ;;
+    nix)
+        has nix-instantiate || need 'Nix (nix-instantiate)' nix-bin
+        ;;
+    *)
+        echo "setup: $part is not a part that I know: systemd, incus, nix" >&2
+        exit 2
+        ;;
+    esac
+done
 
-if [ ${#packages[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then
+if [ ${#packages[@]} -eq 0 ]; then
     exit 0
 fi
 
-if [ ${#packages[@]} -gt 0 ]; then
-    echo 'setup: missing:' >&2
-    printf '  %s\n' "${names[@]}" >&2
-fi
+echo 'setup: missing:' >&2
+printf '  %s\n' "${names[@]}" >&2
 
 if ! has apt-get; then
     if has nix || [ -e /etc/NIXOS ]; then
@@ -66,8 +86,6 @@ as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if has sudo && sudo -n true 2>/dev/null; then
         as_root=(sudo -n)
-    elif [ ${#packages[@]} -eq 0 ]; then
-        exit 0
     else
         echo 'setup: not root, and sudo wants a password; run this yourself:' >&2
         echo "  sudo apt-get install --no-install-recommends ${packages[*]}" >&2
@@ -77,37 +95,59 @@ fi
 
 # A policy of 101 forbids package scripts to start services. One that is already there is kept.
 policy=/usr/sbin/policy-rc.d
+leftovers=()
+trap '"${as_root[@]}" rm -rf "${leftovers[@]}"' EXIT
 if [ ! -e "$policy" ]; then
-    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    leftovers+=("$policy")
     printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
     "${as_root[@]}" chmod 755 "$policy"
 fi
 
+apt_options=(-o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+
 apt() {
     # The lock is waited for, since a new machine may still be updating itself.
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -qq "$@" </dev/null
+        apt-get "${apt_options[@]}" -qq "$@" </dev/null
 }
 
 install_packages() {
-    [ ${#packages[@]} -eq 0 ] || apt install -y --no-install-recommends "${packages[@]}"
+    apt install -y --no-install-recommends "${packages[@]}"
+}
+
+candidate() { # candidate PACKAGE : the version that would be installed
+    apt-cache "${apt_options[@]}" policy "$1" | sed -n 's/^ *Candidate: *//p' | grep -v '(none)'
+}
+
+# Adds the backports of this Debian for this run alone: the machine's own sources stay as they are.
+add_backports() {
+    local release folder
+    release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    folder=$(mktemp -d)
+    leftovers+=("$folder")
+    mkdir -p "$folder/lists/partial"
+    chmod -R a+rX "$folder"
+    {
+        cat /etc/apt/sources.list 2>/dev/null || true
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+            "http://deb.debian.org/debian $release-backports main"
+    } >"$folder/sources.list"
+    apt_options+=(-o "Dir::Etc::sourcelist=$folder/sources.list" -o "Dir::State::lists=$folder/lists")
+    apt update
+    packages=("${packages[@]/%incus-base/incus-base/$release-backports}")
+    packages=("${packages[@]/%incus-client/incus-client/$release-backports}")
 }
 
 if ! compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null; then
     apt update
-    install_packages
-elif ! install_packages; then
+fi
+if [ -n "$backports" ] && ! candidate "$backports" >/dev/null; then
+    add_backports
+fi
+if ! install_packages; then
     # The lists may be older than what the mirrors still have.
     apt update
     install_packages
 fi
 
-for package in "${wanted[@]}"; do
-    if apt install -y --no-install-recommends "$package"; then
-        packages+=("$package")
-    else
-        echo "setup: $package could not be installed; the check that wants it will be skipped" >&2
-    fi
-done
-
-echo "setup: installed ${packages[*]:-nothing}; their system services were not started" >&2
+echo "setup: installed ${packages[*]}; their system services were not started" >&2

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses another part")]
 
+mod cases;
 mod clients;
 mod proxy;
 mod scene;
@@ -13,6 +14,8 @@ mod worker;
 
 use std::time::Duration;
 
+pub(crate) use cases::case;
+pub use cases::{Asked, Case, Ground, Running, Tally, Verdict, asked, skip_all};
 pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
 pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};
