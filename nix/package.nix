@@ -19,6 +19,7 @@ let
       ../clippy.toml
       ../config
       ../docs
+      ./units
       ../rustfmt.toml
       ../src
       ../tests

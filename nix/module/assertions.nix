@@ -161,10 +161,13 @@ let
     let
       host = cfg.hostShutdownTimeout;
       timeout = duration.parse instance.settings.drain.timeout;
-      tooLong = host != null && instance.stopTimeout >= host;
+      # A drain may be allowed to take longer while tasks end.
+      extension = read instance.settings [ "drain" "extend_at_most" ] "0s";
+      needed = instance.stopTimeout * 1000 + extension;
+      tooLong = host != null && needed >= host * 1000;
     in
     lib.optional tooLong ''
-      ${name' name}: stopTimeout is ${toString instance.stopTimeout} s, and the host kills this machine after ${toString host} s (Incus' boot.host_shutdown_timeout) when it shuts down itself. Lower stopTimeout, or raise the host's limit and then services.queue-worker.hostShutdownTimeout.
+      ${name' name}: a stop may take ${duration.show needed}, and the host kills this machine after ${toString host} s (Incus' boot.host_shutdown_timeout) when it shuts down itself. Lower stopTimeout, or raise the host's limit and then services.queue-worker.hostShutdownTimeout.
     ''
     ++
       lib.optional

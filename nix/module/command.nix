@@ -14,7 +14,7 @@ let
     "User=${instance.user}"
     "Group=${instance.group}"
     "Environment=QUEUE_WORKER_CONFIG=/etc/queue-worker/${name}.toml"
-    "ExecSearchPath=${
+    "Environment=PATH=${
       lib.makeBinPath (
         instance.extraPackages
         ++ [

@@ -16,6 +16,8 @@ in
         database.createLocally = true;
       };
 
+      system.switch.enable = true;
+
       # A change that a reload cannot apply, so that the worker has to be replaced.
       specialisation.changed.configuration.services.queue-worker.instances.jobs.settings.worker.max_in_flight =
         100;

@@ -158,6 +158,9 @@ in
   (warned "a container that needs longer than its host waits" (container {
     stopTimeout = 60;
   }) "boot.host_shutdown_timeout")
+  (warned "a container whose drain may be extended past its host's patience" (container {
+    settings.drain.extend_at_most = "10s";
+  }) "a stop may take 38s")
   (accepted "a container that needs 60 s on a host that waits 90"
     (evaluate {
       boot.isContainer = true;
@@ -438,6 +441,39 @@ in
       database.migrate = false;
     }).systemd.services
   ) [ "queue-worker-jobs" ])
+
+  # The command line of an instance.
+  (
+    let
+      command =
+        lib.findFirst (package: package.name == "queue-worker-jobs") null
+          (machine (
+            exec
+            // {
+              redis.createLocally = true;
+              environmentFile = "/run/secrets/env file";
+              credentials.token = "/run/secrets/token";
+              extraPackages = [ pkgs.git ];
+            }
+          )).environment.systemPackages;
+      has = text: lib.hasInfix text command.text;
+    in
+    equal "the command line has what the unit has"
+      (map has [
+        "--property='User=queue-worker' "
+        "--property='Environment=PATH=${pkgs.git}/bin:"
+        "--property='SupplementaryGroups=redis-queue-worker' "
+        "--property='EnvironmentFile=/run/secrets/env file' "
+        "--property='LoadCredential=token:/run/secrets/token' "
+      ])
+      [
+        true
+        true
+        true
+        true
+        true
+      ]
+  )
 
   # The rest.
   (equal "one line of the unit can be overridden" (lineOf (machine {
