@@ -1,4 +1,5 @@
 # `nix flake check`: the package, the lints, the module with the real NixOS, and machines that run it.
+# CI has no nixpkgs: there the files are parsed, and nix-check evaluates them; only this runs them.
 {
   nixpkgs,
   pkgs,
