@@ -21,7 +21,10 @@ let
       postInstall = "";
     });
 
-  evaluation = import ./tests/eval { nixpkgsLib = nixpkgs + "/lib"; };
+  evaluation = import ./tests/eval {
+    nixpkgsLib = nixpkgs + "/lib";
+    pages = false;
+  };
   failed = lib.filter (case: !case.ok) evaluation.cases;
 
   # What the module asks of a machine, with all of NixOS: that its options exist and take what they
