@@ -7,6 +7,7 @@
 
 mod cases;
 mod clients;
+pub mod instance;
 mod proxy;
 mod scene;
 mod systemd;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::guest::{Guest, OLD};
 use super::unit::{self, Committed};
-use crate::common::{GROUP, QUEUE, STREAM, Scene, wait_for};
+use crate::common::{GROUP, STREAM, Scene, instance, wait_for};
 
 /// How long a condition may take.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
@@ -75,69 +75,19 @@ impl Service {
 
     /// Writes the configuration; `more` holds further keys of `[drain]`, then tables.
     pub(crate) fn write_config(&self, more: &str) {
-        self.guest.write(&self.config_path(), &self.config(more));
-    }
-
-    fn config(&self, more: &str) -> String {
         let (redis, postgres) = (self.scene.redis.url(), &self.scene.database);
-        let state = self.state();
-        format!(
-            r#"
-[redis]
-url = "{redis}"
-
-[postgres]
-url = "{postgres}"
-
-[[queue]]
-name = "{QUEUE}"
-concurrency = 100
-
-[handler.sleep]
-type = "exec"
-command = ["/bin/sh", "-c", '''
-read -r seconds
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {state}/said
-sleep "$seconds"
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {state}/said
-''']
-
-[handler.gate]
-type = "exec"
-command = ["/bin/sh", "-c", '''
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {state}/said
-until [ -e {state}/gate ]; do sleep 0.05; done
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {state}/said
-''']
-
-[handler.effect]
-type = "sql"
-statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
-
-[drain]
-{more}
-"#
-        )
+        let text = instance::config(&redis, postgres, &self.state(), more);
+        self.guest.write(&self.config_path(), &text);
     }
 
     /// Lets the handlers `gate` end.
     pub(crate) fn open_gate(&self) {
-        self.guest.write(&format!("{}/gate", self.state()), "");
+        self.guest.write(&instance::gate_path(&self.state()), "");
     }
 
-    /// What the handlers said of a task: `start` or `end`, and the fence.
-    pub(crate) fn said(&self, id: &str) -> Vec<(String, i64)> {
-        let text = self.guest.read(&format!("{}/said", self.state()));
-        let words = text.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        words
-            .filter(|words| words.first() == Some(&id))
-            .filter_map(|words| Some((words.get(1)?.to_string(), words.get(2)?.parse().ok()?)))
-            .collect()
-    }
-
-    /// How often `what` was said of a task.
+    /// How often `what` (`start` or `end`) was said of a task.
     pub(crate) fn count(&self, id: &str, what: &str) -> usize {
-        self.said(id).iter().filter(|(said, _)| said == what).count()
+        instance::count(&self.guest.read(&instance::said_path(&self.state())), id, what)
     }
 
     /// Waits until `what` has been said of a task so many times.
