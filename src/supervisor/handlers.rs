@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::life::StartError;
+use super::start::StartError;
 use crate::config::{Config, ExecSettings, HandlerAction, HandlerSettings, HttpSettings, Secret};
 use crate::domain::Kind;
 use crate::handler::Handler;
