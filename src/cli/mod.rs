@@ -11,6 +11,7 @@ mod completions;
 mod dead;
 mod demo;
 mod dev;
+mod doctor;
 mod drill;
 mod enqueue;
 mod man;
@@ -68,6 +69,7 @@ enum Command {
     Status(status::Status),
     Tasks(tasks::Tasks),
     Dead(dead::Dead),
+    Doctor(doctor::Doctor),
     Dev(dev::Dev),
     Demo(demo::Demo),
     Drill(drill::Drill),
@@ -86,6 +88,7 @@ impl Command {
             Self::Status(status) => block_on(status.run(global)),
             Self::Tasks(tasks) => block_on(tasks.run(global)),
             Self::Dead(dead) => block_on(dead.run(global)),
+            Self::Doctor(doctor) => block_on(doctor.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
             Self::Drill(drill) => drill.run(),

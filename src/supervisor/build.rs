@@ -110,7 +110,8 @@ fn leases(
     })))
 }
 
-fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, TargetError> {
+/// One of the lock nodes of the configuration.
+pub fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, TargetError> {
     let user = lease.node_user(node);
     let target = RedisTarget::parse(node.without_password().as_str(), user.as_deref(), None)?;
     let (lease, node) = (lease.clone(), node.clone());

@@ -22,6 +22,6 @@ mod systemd;
 pub mod unit;
 mod web;
 
-pub use build::{ledger_options, postgres_connect, postgres_password, redis_target};
+pub use build::{ledger_options, lock_node, postgres_connect, postgres_password, redis_target};
 pub use marker::{DrainNote, Note};
 pub use start::{StartError, Startup, run};

@@ -63,6 +63,8 @@ pub struct ServiceUnit {
     pub watchdog: Option<Span>,
     /// StartLimitIntervalSec=
     pub start_limit_interval: Option<Span>,
+    /// StartLimitBurst=
+    pub start_limit_burst: u32,
     /// RestartSec=
     pub restart_delay: Option<Span>,
     /// The names of LoadCredential=
@@ -229,6 +231,7 @@ impl Properties {
             restart_prevent: codes,
             watchdog: self.span("WatchdogUSec"),
             start_limit_interval: self.span("StartLimitIntervalUSec"),
+            start_limit_burst: self.take("StartLimitBurst").unwrap_or_default(),
             restart_delay: self.span("RestartUSec"),
             credentials: credentials.into_iter().map(|(name, _)| name).collect(),
             state_directories: self.take("StateDirectory").unwrap_or_default(),
