@@ -2,6 +2,7 @@
 //!
 //! Incus and LXD wait `boot.host_shutdown_timeout` (30 s by default) when their host goes down, then
 //! they kill. The guest's own socket may tell it; mostly it tells only keys that begin with `user.`.
+//! What other managers wait is not known here.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,10 @@ use super::finding::Findings;
 use super::one;
 use crate::config::{Config, format_duration as show};
 
-/// What a host waits where nothing else was set.
+/// How Incus, LXD and LXC call themselves.
+const LXC: &str = "lxc";
+
+/// What a host of these waits where nothing else was set.
 const USUAL_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the rest of a container needs to stop.
@@ -59,7 +63,7 @@ async fn find(root: &Path) -> Option<Container> {
     for socket in SOCKETS {
         let socket = root.join(socket);
         if socket.exists() {
-            let manager = manager.take().unwrap_or_else(|| "lxc".to_owned());
+            let manager = manager.take().unwrap_or_else(|| LXC.to_owned());
             let asked = tokio::time::timeout(PATIENCE, ask(&socket)).await;
             return Some(Container { manager, limit: asked.ok().flatten() });
         }
@@ -88,13 +92,21 @@ fn judge(findings: &mut Findings, container: Option<&Container>, config: &Config
     };
     let drain = &config.drain;
     let needed = drain.timeout + drain.kill_after + drain.margin;
+    let manager = &container.manager;
     let (limit, whose) = match container.limit {
         Some(limit) => (limit, "boot.host_shutdown_timeout is"),
-        None => (USUAL_LIMIT, "the host is assumed to wait"),
+        None if manager == LXC => (USUAL_LIMIT, "boot.host_shutdown_timeout is not told, usually"),
+        None => {
+            return findings.note(
+                CHECK,
+                format!("in a container ({manager}), a drain may take {}", show(needed)),
+                "when it is stopped from outside, its manager has a limit of its own",
+                format!("let it wait for {} at least", show(needed + REST)),
+            );
+        }
     };
     let found = format!(
-        "in a container ({}): {whose} {}, a drain may take {}",
-        container.manager,
+        "in a container ({manager}): {whose} {}, a drain may take {}",
         show(limit),
         show(needed)
     );
@@ -123,21 +135,22 @@ mod tests {
     use super::*;
     use crate::config::Environment;
 
-    fn level(limit: Option<u64>, timeout: &str) -> Option<Level> {
+    fn level(manager: &str, limit: Option<u64>, timeout: &str) -> Option<Level> {
         let text = format!("[drain]\ntimeout = {timeout:?}\n[[queue]]\nname = \"q\"\n");
         let config = Config::parse(&text, Path::new("f"), &Environment::default()).expect("good");
         let limit = limit.map(Duration::from_secs);
         let mut findings = Findings::about("container");
-        judge(&mut findings, Some(&Container { manager: "lxc".to_owned(), limit }), &config);
+        judge(&mut findings, Some(&Container { manager: manager.to_owned(), limit }), &config);
         findings.level("container.shutdown")
     }
 
     #[test]
     fn a_drain_has_to_fit_into_what_the_host_waits() {
-        assert_eq!(level(None, "25s"), Some(Level::Warning));
-        assert_eq!(level(None, "15s"), Some(Level::Ok));
-        assert_eq!(level(Some(60), "25s"), Some(Level::Ok));
-        assert_eq!(level(Some(39), "25s"), Some(Level::Warning));
+        assert_eq!(level(LXC, None, "25s"), Some(Level::Warning));
+        assert_eq!(level(LXC, None, "15s"), Some(Level::Ok));
+        assert_eq!(level(LXC, Some(60), "25s"), Some(Level::Ok));
+        assert_eq!(level(LXC, Some(39), "25s"), Some(Level::Warning));
+        assert_eq!(level("podman", None, "25s"), Some(Level::Note));
     }
 
     /// A root with the name of a manager and, maybe, the socket of a host that says `answer`.

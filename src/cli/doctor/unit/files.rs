@@ -40,7 +40,7 @@ pub(super) fn credentials(findings: &mut Findings, unit: &ServiceUnit, config: &
     } else if is_lxc {
         findings.note(
             CHECK,
-            format!("{LXC_DROP_IN} overrides this unit"),
+            format!("overridden by {LXC_DROP_IN}"),
             "in Incus and LXC it erases LoadCredential= and several hardening settings",
             "set what you need again in a drop-in that is read later, such as zzzz-local.conf",
         );
@@ -87,7 +87,7 @@ pub(super) fn files(findings: &mut Findings, unit: &ServiceUnit, path: &Path) {
             unit.drop_ins.iter().map(|path| path.display().to_string()).collect();
         findings.note(
             OVERRIDES,
-            format!("{} override it", names.join(", ")),
+            format!("overridden by {}", names.join(", ")),
             "the last one wins",
             format!("read them with systemctl cat {}", unit.name),
         );
