@@ -54,6 +54,15 @@ async fn a_drain_is_fitted_into_what_the_unit_allows() {
     let mut unit = Unit::start(&scene, Some(&bus), &[]).await;
     assert_eq!(unit.told(&scene).await, ([10_000, 5_000, 5_000], Some(20_000)));
     assert_eq!(unit.worker.logged("TimeoutStopSec is 20s: shortened to 10s + 5s + 5s"), 1);
+    let mut command = scene.command(["status"]);
+    let state = scene.path().join("a");
+    let page = command.env("QUEUE_WORKER_WORKER__STATE_DIR", state).output().await;
+    let page = String::from_utf8(page.expect("run status").stdout).expect("text");
+    let pid = unit.worker.pid().as_raw_nonzero();
+    assert!(
+        page.contains(&format!("pid {pid}; a drain may take 10s + 5s + 5s, a stop 20s")),
+        "{page}"
+    );
 
     // A reload sees what has changed in the unit meanwhile.
     bus.say(|said| said.stop_usec = 45_000_000);

@@ -45,6 +45,9 @@ struct Cli {
     command: Command,
 }
 
+/// Where the configuration is unless somebody says otherwise.
+const DEFAULT_CONFIG: &str = "/etc/queue-worker/queue-worker.toml";
+
 /// What every command knows.
 #[derive(Debug, clap::Args)]
 struct GlobalOptions {
@@ -54,7 +57,7 @@ struct GlobalOptions {
         global = true,
         value_name = "PATH",
         env = "QUEUE_WORKER_CONFIG",
-        default_value = "/etc/queue-worker/queue-worker.toml",
+        default_value = DEFAULT_CONFIG,
         display_order = 900
     )]
     config: PathBuf,

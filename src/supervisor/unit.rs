@@ -81,6 +81,10 @@ pub struct ServiceUnit {
     pub file: PathBuf,
     /// What overrides it, in the order in which it is read.
     pub drop_ins: Vec<PathBuf>,
+    /// After=
+    pub after: Vec<String>,
+    /// Requires=
+    pub requires: Vec<String>,
     /// Whether files have changed since they were loaded.
     pub needs_reload: bool,
 }
@@ -114,28 +118,23 @@ pub async fn own_service() -> Result<ServiceUnit, UnitError> {
 
 /// The services that match a pattern such as `queue-worker*.service`, if they are loaded.
 pub async fn services(pattern: &str) -> Result<Vec<ServiceUnit>, UnitError> {
-    type Line = (
-        String,
-        String,
-        String,
-        String,
-        String,
-        String,
-        OwnedObjectPath,
-        u32,
-        String,
-        OwnedObjectPath,
-    );
     bounded(async {
         let bus = connect().await?;
-        let question = (Vec::<&str>::new(), vec![pattern]);
-        let lines: Vec<Line> = call(&bus, "ListUnitsByPatterns", &question).await?;
         let mut units = Vec::new();
-        for line in lines.into_iter().take(MOST_UNITS).filter(|line| line.2 == "loaded") {
-            units.push(read(&bus, &line.6).await?);
+        for (_, path) in list(&bus, &[pattern]).await? {
+            units.push(read(&bus, &path).await?);
         }
         units.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(units)
+    })
+    .await
+}
+
+/// The names of loaded units that match one of the patterns.
+pub async fn names(patterns: &[&str]) -> Result<Vec<String>, UnitError> {
+    bounded(async {
+        let lines = list(&connect().await?, patterns).await?;
+        Ok(lines.into_iter().map(|(name, _)| name).collect())
     })
     .await
 }
@@ -181,6 +180,19 @@ where
     let answer =
         bus.call_method(Some(SYSTEMD), MANAGER_PATH, Some(MANAGER), method, question).await?;
     answer.body().deserialize()
+}
+
+/// A unit as the manager lists it: name, description, whether it is loaded, its states, what it
+/// follows, its path, and the job that it waits for.
+type Line =
+    (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
+
+/// Names and paths of the loaded units that match.
+async fn list(bus: &Connection, patterns: &[&str]) -> zbus::Result<Vec<(String, OwnedObjectPath)>> {
+    let question = (Vec::<&str>::new(), patterns);
+    let lines: Vec<Line> = call(bus, "ListUnitsByPatterns", &question).await?;
+    let loaded = lines.into_iter().filter(|line| line.2 == "loaded").take(MOST_UNITS);
+    Ok(loaded.map(|line| (line.0, line.6)).collect())
 }
 
 async fn read(bus: &Connection, path: &OwnedObjectPath) -> zbus::Result<ServiceUnit> {
@@ -240,6 +252,8 @@ impl Properties {
             command: commands.into_iter().next().map(|command| command.1).unwrap_or_default(),
             file: self.text("FragmentPath").into(),
             drop_ins: drop_ins.into_iter().map(PathBuf::from).collect(),
+            after: self.take("After").unwrap_or_default(),
+            requires: self.take("Requires").unwrap_or_default(),
             needs_reload: self.take("NeedDaemonReload").unwrap_or_default(),
         }
     }

@@ -40,6 +40,10 @@ pub struct Said {
     pub drop_ins: Vec<String>,
     /// LoadCredential=
     pub credentials: Vec<(String, String)>,
+    /// Other units that are loaded.
+    pub others: Vec<String>,
+    /// Requires= and After=
+    pub requires: Vec<String>,
     /// ExecStart=, the arguments.
     pub command: Vec<String>,
     /// How long an answer takes.
@@ -58,6 +62,8 @@ impl Default for Said {
             kill_mode: "mixed".to_owned(),
             drop_ins: Vec::new(),
             credentials: Vec::new(),
+            others: Vec::new(),
+            requires: Vec::new(),
             command: Vec::new(),
             delay: Duration::ZERO,
             refuses: false,
@@ -173,15 +179,21 @@ impl Manager {
         patterns: Vec<String>,
     ) -> fdo::Result<Vec<Line>> {
         let said = self.waits().await?;
-        let (start, end) = patterns[0].split_once('*').unwrap_or((&patterns[0], ""));
-        if !said.name.starts_with(start) || !said.name.ends_with(end) {
-            return Ok(Vec::new());
-        }
-        let none = String::new;
-        let root = OwnedObjectPath::try_from("/").expect("a path");
-        let path = OwnedObjectPath::try_from(PATH).expect("a path");
-        let (loaded, active) = ("loaded".to_owned(), "active".to_owned());
-        Ok(vec![(said.name, none(), loaded, active, none(), none(), path, 0, none(), root)])
+        let matches = |name: &String| {
+            patterns.iter().any(|pattern| {
+                let (start, end) = pattern.split_once('*').unwrap_or((pattern, ""));
+                name.starts_with(start) && name.ends_with(end)
+            })
+        };
+        let line = |name| {
+            let none = String::new;
+            let path = |path| OwnedObjectPath::try_from(path).expect("a path");
+            let (loaded, active) = ("loaded".to_owned(), "active".to_owned());
+            let (unit, job) = (path(PATH), path("/"));
+            (name, none(), loaded, active, none(), none(), unit, 0, none(), job)
+        };
+        let all = std::iter::once(said.name).chain(said.others);
+        Ok(all.filter(matches).map(line).collect())
     }
 }
 
@@ -204,6 +216,16 @@ impl Unit {
     #[zbus(property)]
     fn drop_in_paths(&self) -> Vec<String> {
         self.said.lock().unwrap().drop_ins.clone()
+    }
+
+    #[zbus(property)]
+    fn after(&self) -> Vec<String> {
+        self.said.lock().unwrap().requires.clone()
+    }
+
+    #[zbus(property)]
+    fn requires(&self) -> Vec<String> {
+        self.said.lock().unwrap().requires.clone()
     }
 
     #[zbus(property)]

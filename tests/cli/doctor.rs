@@ -1,9 +1,11 @@
 //! `doctor`: each mistake made real, on servers and a bus that the test starts.
 
+use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::private_servers::{PostgresOptions, RedisOptions, RedisServer};
 use serde_json::Value;
+use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::bus::{Bus, Said as Unit};
@@ -111,6 +113,28 @@ async fn a_redis_that_evicts_and_forgets() {
 }
 
 #[tokio::test]
+async fn what_an_acl_hides_is_told() {
+    let scene = good_scene().await;
+    let mut connection = scene.redis_connection().await;
+    let mut command = redis::cmd("ACL");
+    command.arg(&["SETUSER", "shy", "on", ">secret", "~*", "&*", "+@all", "-info", "-config"]);
+    let () = command.query_async(&mut connection).await.expect("ACL SETUSER");
+    let url = format!("redis://shy:secret@127.0.0.1:{}", scene.redis.port());
+    scene.write_config_for(&url, &scene.database, "");
+    let said = doctor(&scene).await;
+    errors_are(&said, &[]);
+    let warnings = checks(&said, "warning");
+    for check in ["redis.version", "redis.policy", "redis.persistence"] {
+        assert!(warnings.iter().any(|warning| warning == check), "{check}: {warnings:?}");
+    }
+    let wrong = format!("redis://shy:wrong@127.0.0.1:{}", scene.redis.port());
+    scene.write_config_for(&wrong, &scene.database, "");
+    let said = doctor(&scene).await;
+    errors_are(&said, &["redis.reach"]);
+    assert!(!said.text().contains("wrong"), "{said:?}");
+}
+
+#[tokio::test]
 async fn a_postgres_that_confirms_what_it_may_lose_or_has_no_room() {
     let extra = [
         ("max_connections", "14"),
@@ -206,6 +230,16 @@ async fn a_unit_that_does_not_fit_is_read_from_systemd() {
     assert_eq!(found(&said, "unit.stop_timeout")["about"], "queue-worker.service");
     assert_eq!(found(&said, "unit.config")["level"], "ok");
 
+    // Without --config the unit tells which file it reads.
+    if !Path::new("/etc/queue-worker/queue-worker.toml").exists() {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_queue-worker"));
+        command.args(["doctor", "--json"]).env("DBUS_SYSTEM_BUS_ADDRESS", bus.address());
+        command.env_remove("MANAGERPID").env_remove("QUEUE_WORKER_CONFIG");
+        let said: Said = command.output().await.expect("run doctor").into();
+        errors_are(&said, &[]);
+        assert!(found(&said, "unit.config")["found"].as_str().unwrap().contains(path), "{said:?}");
+    }
+
     bus.say(|said| {
         said.stop_usec = 20_000_000;
         said.kill_mode = "control-group".to_owned();
@@ -226,6 +260,12 @@ async fn a_unit_that_does_not_fit_is_read_from_systemd() {
     assert_eq!(found(&erased, "unit.credentials")["level"], "error");
     bus.say(|said| said.credentials = vec![("redis".to_owned(), "/x".to_owned())]);
     assert_eq!(found(&look().await, "unit.credentials")["level"], "note");
+
+    // Both stores are of this machine, and one of them is a unit.
+    bus.say(|said| said.others = vec!["redis-qw.service".to_owned()]);
+    assert_eq!(found(&look().await, "unit.order")["level"], "warning");
+    bus.say(|said| said.requires.clone_from(&said.others));
+    assert_eq!(found(&look().await, "unit.order")["level"], "ok");
 
     let none = doctor_with(&scene, Some(&bus), &["--json", "--unit", "other.service"]).await;
     assert_eq!(found(&none, "unit.reach")["level"], "note");

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::finding::Findings;
 use super::one;
-use crate::config::{Config, HandlerAction};
+use super::unit::Known;
+use crate::config::{Config, HandlerAction, WorkerSettings};
 
 /// Files that a worker has open besides connections and programs: logs, timers, signals, libraries.
 const BASE_FILES: u64 = 64;
@@ -15,16 +16,21 @@ const FILES_OF_A_PROGRAM: u64 = 8;
 /// Connections of one queue, to Redis.
 const FILES_OF_A_QUEUE: u64 = 4;
 
-/// `open_files` is the unit's limit, where there is a unit.
-pub(super) fn look(config: &Config, open_files: Option<u64>) -> Vec<Findings> {
+/// `unit` is what is known of the unit, where there is one.
+pub(super) fn look(config: &Config, unit: &Known) -> Vec<Findings> {
     let mut findings = Findings::about("machine");
     let own = || rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let (limit, whose) = match open_files {
+    let (limit, whose) = match unit.open_files {
         Some(limit) => (Some(limit), "LimitNOFILE of the unit"),
         None => (own(), "the limit of this shell"),
     };
     files(&mut findings, needed_files(config), limit, whose);
-    state_dir(&mut findings, &config.worker.state_dir);
+    // systemd tells the worker, and only the worker, where the default is.
+    let folder = match &unit.state_dir {
+        Some(folder) if config.worker.state_dir == WorkerSettings::new().state_dir => folder,
+        _ => &config.worker.state_dir,
+    };
+    state_dir(&mut findings, folder);
     one(findings)
 }
 

@@ -14,11 +14,12 @@ mod redis;
 mod unit;
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use self::finding::{Finding, Findings, Level};
-use super::GlobalOptions;
+use super::{DEFAULT_CONFIG, GlobalOptions};
 use crate::config::{Config, Environment};
 use crate::telemetry::escaped;
 
@@ -52,19 +53,20 @@ Fields of --json:
 
 impl Doctor {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
-        let config = Config::load(&global.config, &Environment::of_process())?;
+        let path = self.configuration(global).await;
+        let config = Config::load(&path, &Environment::of_process())?;
         let (units, redis, nodes, postgres, clock) = tokio::join!(
-            unit::look(&self.unit, &config, &global.config),
+            unit::look(&self.unit, &config, &path),
             redis::look(&config),
             lock_nodes::look(&config),
             postgres::look(&config),
             clocks::synchronized(),
         );
-        let (units, open_files) = units;
+        let (units, known) = units;
         let (redis, redis_clock) = redis;
         let (postgres, postgres_clock) = postgres;
         let clocks = clocks::judge(clock, &[("redis", redis_clock), ("postgres", postgres_clock)]);
-        let machine = machine::look(&config, open_files);
+        let machine = machine::look(&config, &known);
         let container = container::look(&config).await;
         let parts = [units, machine, container, clocks, redis, nodes, postgres];
         let findings: Vec<Finding> =
@@ -81,6 +83,18 @@ impl Doctor {
             write_summary(&mut out, &findings)?;
         }
         Ok(if worst == Level::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+impl Doctor {
+    /// The file of --config. Where that is the default and is not there, the one that the only unit
+    /// names: on NixOS it is somewhere in the store.
+    async fn configuration(&self, global: &GlobalOptions) -> PathBuf {
+        let given = &global.config;
+        if given != Path::new(DEFAULT_CONFIG) || given.exists() {
+            return given.clone();
+        }
+        unit::configuration(&self.unit).await.unwrap_or_else(|| given.clone())
     }
 }
 

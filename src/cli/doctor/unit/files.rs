@@ -92,12 +92,7 @@ pub(super) fn files(findings: &mut Findings, unit: &ServiceUnit, path: &Path) {
             format!("read them with systemctl cat {}", unit.name),
         );
     }
-    let named = unit.command.iter().position(|word| word == "--config");
-    let named = named.and_then(|at| unit.command.get(at + 1));
-    let named = named
-        .map(String::as_str)
-        .or_else(|| unit.command.iter().find_map(|word| word.strip_prefix("--config=")));
-    match named {
+    match named_config(unit) {
         Some(other) if Path::new(other) != path => findings.warning(
             CONFIG,
             format!("it reads {other}, and {} was checked", path.display()),
@@ -106,4 +101,11 @@ pub(super) fn files(findings: &mut Findings, unit: &ServiceUnit, path: &Path) {
         ),
         _ => findings.ok(CONFIG, format!("{} was checked", path.display())),
     }
+}
+
+/// The file that the unit's command names.
+pub(in super::super) fn named_config(unit: &ServiceUnit) -> Option<&str> {
+    let option = unit.command.iter().position(|word| word == "--config");
+    let value = option.and_then(|at| unit.command.get(at + 1)).map(String::as_str);
+    value.or_else(|| unit.command.iter().find_map(|word| word.strip_prefix("--config=")))
 }

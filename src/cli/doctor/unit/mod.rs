@@ -1,57 +1,93 @@
 //! The unit as systemd has loaded it: its limits, its signals, and what overrides it.
 
 mod files;
+mod order;
 mod start;
 mod stop;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::finding::Findings;
 use super::one;
 use crate::config::Config;
-use crate::supervisor::unit::{ServiceUnit, services};
+use crate::supervisor::unit::{ServiceUnit, names, services};
 
-/// Looks at all units that match. Also gives the smallest limit of open files.
-pub(super) async fn look(
-    pattern: &str,
-    config: &Config,
-    path: &Path,
-) -> (Vec<Findings>, Option<u64>) {
-    let units = match services(pattern).await {
-        Ok(units) => units,
-        Err(error) => {
-            let mut findings = Findings::about("systemd");
-            findings.note(
-                "unit.reach",
+/// What other checks want to know of the units.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// The smallest limit of open files.
+    pub(super) open_files: Option<u64>,
+    /// The state directory, where systemd makes it.
+    pub(super) state_dir: Option<PathBuf>,
+}
+
+/// Looks at the units that match and read this configuration; at all that match if none does.
+pub(super) async fn look(pattern: &str, config: &Config, path: &Path) -> (Vec<Findings>, Known) {
+    let asked = tokio::join!(services(pattern), names(&order::PATTERNS));
+    let (units, stores) = match asked {
+        (Ok(units), stores) if !units.is_empty() => (units, stores.unwrap_or_default()),
+        (Ok(_), _) => {
+            let none = nothing_known(
+                format!("no unit {pattern} is loaded"),
+                "name the unit with --unit, or start it",
+            );
+            return (one(none), Known::default());
+        }
+        (Err(error), _) => {
+            let none = nothing_known(
                 error.to_string(),
-                "the limits of the unit were not checked",
                 "run it where systemd runs, with access to the system bus",
             );
-            return (one(findings), None);
+            return (one(none), Known::default());
         }
     };
-    if units.is_empty() {
-        let mut findings = Findings::about("systemd");
-        findings.note(
-            "unit.reach",
-            format!("no unit {pattern} is loaded"),
-            "the limits of the unit were not checked",
-            "name the unit with --unit",
-        );
-        return (one(findings), None);
+    let units = of_this_configuration(units, path);
+    let known = Known {
+        open_files: units.iter().filter_map(|unit| unit.open_files).min(),
+        state_dir: units.iter().find_map(|unit| unit.state_directories.first()).map(state_dir),
+    };
+    (units.iter().map(|unit| judge(unit, config, path, &stores)).collect(), known)
+}
+
+/// The configuration that the units name, if they name one.
+pub(super) async fn configuration(pattern: &str) -> Option<PathBuf> {
+    let units = services(pattern).await.ok()?;
+    let mut named: Vec<&str> = units.iter().filter_map(files::named_config).collect();
+    named.dedup();
+    match named[..] {
+        [one] => Some(one.into()),
+        _ => None,
     }
-    let open_files = units.iter().filter_map(|unit| unit.open_files).min();
-    (units.iter().map(|unit| judge(unit, config, path)).collect(), open_files)
+}
+
+fn nothing_known(found: String, remedy: &str) -> Findings {
+    let mut findings = Findings::about("systemd");
+    findings.note("unit.reach", found, "the limits of the unit were not checked", remedy);
+    findings
+}
+
+/// Of several instances each has a configuration of its own.
+fn of_this_configuration(units: Vec<ServiceUnit>, path: &Path) -> Vec<ServiceUnit> {
+    let reads_it = |unit: &ServiceUnit| {
+        files::named_config(unit).is_some_and(|named| Path::new(named) == path)
+    };
+    if units.iter().any(reads_it) { units.into_iter().filter(reads_it).collect() } else { units }
+}
+
+/// systemd.exec(5): relative to /var/lib.
+fn state_dir(name: &String) -> PathBuf {
+    Path::new("/var/lib").join(name)
 }
 
 /// What the unit has wrong.
-fn judge(unit: &ServiceUnit, config: &Config, path: &Path) -> Findings {
+fn judge(unit: &ServiceUnit, config: &Config, path: &Path, stores: &[String]) -> Findings {
     let mut findings = Findings::about(&unit.name);
     stop::stop_timeout(&mut findings, unit, config);
     stop::signals(&mut findings, unit, config);
     start::restart(&mut findings, unit);
     start::watchdog(&mut findings, unit);
     stop::children(&mut findings, unit, config);
+    order::order(&mut findings, unit, config, stores);
     files::credentials(&mut findings, unit, config);
     files::files(&mut findings, unit, path);
     findings
@@ -59,7 +95,6 @@ fn judge(unit: &ServiceUnit, config: &Config, path: &Path) -> Findings {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::time::Duration;
 
     use super::super::finding::{Finding, Level};
@@ -108,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_good_unit_has_no_trouble() {
-        let findings = judge(&good(), &exec(), Path::new(PATH));
+        let findings = judge(&good(), &exec(), Path::new(PATH), &[]);
         assert_eq!(findings.trouble(), []);
         assert!(findings.all.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
     }
@@ -149,7 +184,7 @@ mod tests {
         for (check, level, change) in wrong {
             let mut unit = good();
             change(&mut unit);
-            let findings = judge(&unit, &exec(), Path::new(PATH));
+            let findings = judge(&unit, &exec(), Path::new(PATH), &[]);
             assert_eq!(findings.level(check), Some(level), "{check}: {findings:#?}");
             let others = findings.trouble().into_iter().filter(|(other, _)| *other != check);
             assert_eq!(others.count(), 0, "{findings:#?}");
@@ -163,7 +198,7 @@ mod tests {
     #[test]
     fn a_stop_timeout_that_promises_too_much_is_a_warning() {
         let config = config("[drain]\nstop_timeout = \"60s\"\n");
-        let findings = judge(&good(), &config, Path::new(PATH));
+        let findings = judge(&good(), &config, Path::new(PATH), &[]);
         assert_eq!(findings.trouble(), [("unit.stop_timeout", Level::Warning)]);
     }
 
@@ -174,7 +209,7 @@ mod tests {
             oom_policy: "stop".to_owned(),
             ..good()
         };
-        assert_eq!(judge(&unit, &config(""), Path::new(PATH)).trouble(), []);
+        assert_eq!(judge(&unit, &config(""), Path::new(PATH), &[]).trouble(), []);
     }
 
     #[test]
@@ -188,7 +223,7 @@ mod tests {
                 credentials: credential.map(str::to_owned).into_iter().collect(),
                 ..good()
             };
-            judge(&unit, &config, Path::new(PATH))
+            judge(&unit, &config, Path::new(PATH), &[])
         };
         let erased = with(Some(LXC_DROP_IN), None);
         assert_eq!(erased.trouble(), [("unit.credentials", Level::Error)]);
@@ -199,5 +234,32 @@ mod tests {
         let survives = with(Some(LXC_DROP_IN), Some("redis"));
         assert_eq!(survives.level("unit.credentials"), Some(Level::Note));
         assert_eq!(with(None, Some("redis")).level("unit.credentials"), Some(Level::Ok));
+    }
+
+    #[test]
+    fn a_store_of_this_machine_has_to_stop_after_the_worker() {
+        let local = config("");
+        let far =
+            "[redis]\nurl = \"redis://10.0.0.1\"\n[postgres]\nurl = \"postgres://me@10.0.0.1/x\"\n";
+        let stores = ["redis-qw.service", "postgresql.service"].map(str::to_owned);
+        let level = |unit: &ServiceUnit, config: &Config, stores: &[String]| {
+            judge(unit, config, Path::new(PATH), stores).level("unit.order")
+        };
+        assert_eq!(level(&good(), &local, &stores), Some(Level::Warning));
+        assert_eq!(level(&good(), &local, &stores[..1]), Some(Level::Warning));
+        assert_eq!(level(&good(), &local, &[]), None);
+        assert_eq!(level(&good(), &config(far), &stores), None);
+        let after = ServiceUnit { after: stores.to_vec(), ..good() };
+        assert_eq!(level(&after, &local, &stores), Some(Level::Warning));
+        let both = ServiceUnit { requires: stores.to_vec(), ..after };
+        assert_eq!(level(&both, &local, &stores), Some(Level::Ok));
+    }
+
+    #[test]
+    fn of_several_instances_the_one_with_this_configuration_is_looked_at() {
+        let other = ServiceUnit { command: vec!["--config=/b.toml".to_owned()], ..good() };
+        let all = || vec![other.clone(), good()];
+        assert_eq!(of_this_configuration(all(), Path::new(PATH)), [good()]);
+        assert_eq!(of_this_configuration(all(), Path::new("/c.toml")), all());
     }
 }
