@@ -87,6 +87,23 @@ async fn a_drain_is_fitted_into_what_the_unit_allows() {
 }
 
 #[tokio::test]
+async fn a_limit_that_was_lowered_since_the_start_is_seen_at_the_stop() {
+    let Some(bus) = Bus::start(Said::default()).await else { return };
+    let scene = Scene::start().await;
+    let mut unit = Unit::start(&scene, Some(&bus), &[]).await;
+    assert_eq!(unit.told(&scene).await, (AS_CONFIGURED, Some(90_000)));
+    scene.task("t", "sleep", "60").await;
+    scene.until_journal("t", "start").await;
+    // A daemon-reload, of which the worker hears nothing.
+    bus.say(|said| said.stop_usec = 12_000_000);
+    let took = unit.worker.terminate().await;
+    assert!(took < Duration::from_secs(12), "{took:?}");
+    assert_eq!(unit.worker.logged("TimeoutStopSec is 12s: shortened to 2s + 5s + 5s"), 1);
+    let row = scene.row("t").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.crashes), ("released", 0));
+}
+
+#[tokio::test]
 async fn without_an_answer_the_configuration_decides() {
     let scene = Scene::start().await;
     let stop = ("QUEUE_WORKER_DRAIN__STOP_TIMEOUT", "45s");

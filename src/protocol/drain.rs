@@ -158,6 +158,25 @@ impl Phase {
         }
     }
 
+    /// The same drain when its budget was `old` and turns out to be `new`: the deadlines come
+    /// nearer, or stay where they are.
+    #[must_use]
+    pub fn shortened(self, old: Budget, new: Budget) -> Self {
+        let soft_by = old.soft.saturating_sub(new.soft);
+        let hard_by = (old.soft + old.grace).saturating_sub(new.soft + new.grace);
+        match self {
+            Self::Draining { soft, hard, latest } => Self::Draining {
+                soft: soft - soft_by,
+                hard: hard - hard_by,
+                latest: latest - soft_by,
+            },
+            Self::Interrupting { hard } => Self::Interrupting { hard: hard - hard_by },
+            Self::Running | Self::Quiet | Self::Background | Self::Abandoning | Self::Stopped => {
+                self
+            }
+        }
+    }
+
     /// Whether new tasks are pulled.
     pub const fn pulls(self) -> bool {
         matches!(self, Self::Running)
@@ -297,6 +316,29 @@ mod tests {
         let cut = phase.on(Event::Progress, at(35), BUDGET).on(Event::Tick, at(35), BUDGET);
         assert_eq!(cut, Phase::Interrupting { hard: at(40) });
         assert_eq!(cut.on(Event::Progress, at(36), BUDGET), cut, "too late");
+    }
+
+    #[test]
+    fn a_budget_that_turns_out_to_be_shorter_brings_the_deadlines_nearer() {
+        let short = Budget {
+            soft: Duration::from_secs(8),
+            grace: Duration::from_secs(4),
+            extension: Duration::from_secs(15),
+        };
+        for state in states() {
+            let begun = state.on(Event::Terminate, at(10), BUDGET);
+            let expected = match state {
+                // Hurried, the end is nearer already.
+                Phase::Draining { .. } => Phase::Interrupting { hard: at(15 - 13) },
+                Phase::Interrupting { .. } => Phase::Interrupting { hard: at(25 - 13) },
+                Phase::Running | Phase::Quiet | Phase::Background => {
+                    state.on(Event::Terminate, at(10), short)
+                }
+                Phase::Abandoning | Phase::Stopped => state,
+            };
+            assert_eq!(begun.shortened(BUDGET, short), expected, "{state:?}");
+            assert_eq!(begun.shortened(short, BUDGET), begun, "never later");
+        }
     }
 
     #[test]

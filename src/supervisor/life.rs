@@ -39,6 +39,8 @@ pub(super) struct Life {
     pub(super) notifier: Notifier,
     pub(super) unit: UnitLimit,
     pub(super) allowance: Allowance,
+    /// What systemd is asked while everything goes on.
+    pub(super) questions: JoinSet<UnitLimit>,
     pub(super) pace: Pace,
     pub(super) shared: Arc<Shared>,
     pub(super) queues: Vec<(Served, Arc<Slots>, Progress)>,
@@ -90,6 +92,12 @@ impl Life {
                     ended.map_err(|error| StartError::Died(error.to_string()))?;
                     continue;
                 }
+                Some(answer) = self.questions.join_next() => {
+                    if let Ok(unit) = answer {
+                        self.shorten(unit);
+                    }
+                    continue;
+                }
                 _ = ticks.tick() => {
                     self.tick();
                     Event::Tick
@@ -109,6 +117,10 @@ impl Life {
         }
         if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
             Notifier::stopping();
+            // The unit may have been read anew since the start.
+            self.questions.spawn(UnitLimit::ask());
+            // What ended before is no progress of the drain.
+            self.pace.look(self.context.counts.verdicts(), self.context.clock.now());
         }
         self.context.stop.publish(phase);
         self.context.phase.replace(phase);
@@ -118,6 +130,25 @@ impl Life {
         } else {
             tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
         }
+        self.tell_status();
+    }
+
+    /// A drain has begun, and systemd says how long it will wait. More than was thought is left
+    /// alone.
+    fn shorten(&mut self, unit: UnitLimit) {
+        if matches!(unit, UnitLimit::Unknown(_)) || unit == self.unit {
+            return;
+        }
+        let before = self.allowance;
+        self.unit = unit;
+        let now = Allowance::of(&self.reloader.config.drain, &self.unit);
+        if now.parts.total() >= before.parts.total() {
+            return;
+        }
+        self.allowance = now;
+        self.context.limits.drain_grace.replace(now.parts.kill_after);
+        let phase = self.context.phase.get().shortened(before.budget(), now.budget());
+        self.context.phase.replace(phase);
         self.tell_status();
     }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
 use super::allowance::{Allowance, UnitLimit};
 use super::build::{self, BuildError};
 use super::heartbeat::Heartbeat;
@@ -150,6 +152,7 @@ fn start(
         notifier: Notifier::new(),
         unit,
         allowance,
+        questions: JoinSet::new(),
         pace: Pace::default(),
         shared,
         queues,

@@ -1,7 +1,7 @@
 //! What systemd says of units, asked over D-Bus.
 //!
-//! A connection is made for a question and dropped after it; every answer is bounded by
-//! [`PATIENCE`]. Whoever asks goes on without an answer: no bus, a policy that refuses and a manager
+//! A connection is made for a question and dropped after it; no answer is waited for longer than a
+//! second. Whoever asks goes on without an answer: no bus, a policy that refuses and a manager
 //! that is busy are all the same [`UnitError`]. Nothing here changes a unit.
 
 use std::collections::HashMap;
@@ -163,9 +163,12 @@ async fn bounded<T>(
     }
 }
 
-/// The bus of the manager that has started us: a user's manager tells its pid to its children.
+/// The bus of the manager that has started us. A user's manager tells its pid to its children, who
+/// may hand it on to theirs.
 async fn connect() -> zbus::Result<Connection> {
-    if std::env::var_os("MANAGERPID").is_some() {
+    let manager = std::env::var("MANAGERPID").ok().and_then(|pid| pid.parse::<i32>().ok());
+    let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_pid);
+    if manager.is_some() && manager == parent {
         Connection::session().await
     } else {
         Connection::system().await
