@@ -3,7 +3,7 @@
 CARGO ?= cargo
 BIN := ./target/release/queue-worker
 
-.PHONY: help setup test test-systemd test-incus demo bench lint fmt
+.PHONY: help setup test test-systemd test-incus demo bench lint fmt nix-parse nix-check nix-units
 
 help:
 	@echo 'make test   all tests, with private Redis and Postgres servers'
@@ -13,6 +13,9 @@ help:
 	@echo 'make bench  how many tasks a second this machine does'
 	@echo 'make lint   formatting, clippy and the documentation, warnings are errors'
 	@echo 'make fmt    format the code'
+	@echo 'make nix-parse   whether the Nix files parse and flake.lock fits'
+	@echo 'make nix-check NIXPKGS_LIB=…   the NixOS modules, evaluated with the lib folder of nixpkgs'
+	@echo 'make nix-units NIXPKGS_LIB=…   writes nix/units and docs/nixos-options.md anew'
 
 # Installs what the tests and the demo need, where it knows how; says what is missing elsewhere.
 setup:
@@ -50,3 +53,13 @@ lint:
 
 fmt:
 	$(CARGO) fmt
+
+nix-parse:
+	@scripts/setup.sh nix || echo '!!! Nix could not be installed'
+	@scripts/nix-parse.sh
+
+nix-check:
+	@NIXPKGS_LIB='$(NIXPKGS_LIB)' scripts/nix-check.sh
+
+nix-units:
+	@NIXPKGS_LIB='$(NIXPKGS_LIB)' scripts/nix-check.sh --update

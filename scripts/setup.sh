@@ -55,8 +55,11 @@ for part in "$@"; do
             backports=incus-base
         fi
         ;;
+    nix)
+        has nix-instantiate || need 'Nix (nix-instantiate)' nix-bin
+        ;;
     *)
-        echo "setup: $part is not a part that I know: systemd, incus" >&2
+        echo "setup: $part is not a part that I know: systemd, incus, nix" >&2
         exit 2
         ;;
     esac

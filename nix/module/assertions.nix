@@ -18,8 +18,7 @@ let
     if value == null then duration.parse default else value;
 
   inStore =
-    value:
-    builtins.isPath value || (builtins.isString value && lib.hasPrefix builtins.storeDir value);
+    value: builtins.isPath value || (builtins.isString value && lib.hasPrefix builtins.storeDir value);
 
   # The paths of the keys whose value satisfies the predicate, in attribute sets and lists.
   keysWhere =
@@ -27,17 +26,24 @@ let
     if builtins.isAttrs value then
       lib.concatLists (
         lib.mapAttrsToList (
-          key: inner: lib.optional (predicate key inner) "${at}.${key}" ++ keysWhere predicate "${at}.${key}" inner
+          key: inner:
+          lib.optional (predicate key inner) "${at}.${key}" ++ keysWhere predicate "${at}.${key}" inner
         ) value
       )
     else if builtins.isList value then
-      lib.concatMap (keysWhere predicate at) value
+      lib.concatMap (inner: lib.optional (predicate "" inner) at ++ keysWhere predicate at inner) value
     else
       [ ];
 
   secretFile = key: value: lib.hasSuffix "_file" key && inStore value;
   headerFile = key: value: key == "header_files" && lib.any inStore (lib.attrValues value);
-  password = key: value: lib.elem key [ "password" "secret" ] && builtins.isString value;
+  password =
+    key: value:
+    lib.elem key [
+      "password"
+      "secret"
+    ]
+    && builtins.isString value;
   urlWithPassword =
     key: value: builtins.isString value && builtins.match "[a-z+]+://[^/@:]*:[^/@]+@.*" value != null;
 
@@ -47,7 +53,8 @@ let
     name: instance:
     let
       found = keysWhere (
-        key: value: secretFile key value || headerFile key value || password key value || urlWithPassword key value
+        key: value:
+        secretFile key value || headerFile key value || password key value || urlWithPassword key value
       ) "settings" instance.settings;
     in
     {
@@ -118,16 +125,19 @@ let
         assertion = handler.${key} != null && handler.${key} != [ ] && handler.${key} != "";
         message = ''
           ${name' name}.handlers.${kind}: type = "${handler.type}" needs ${key}${
-            lib.optionalString (handler.type == "exec") '': the program and its arguments, such as [ "''${pkgs.hello}/bin/hello" ]''
+            lib.optionalString (
+              handler.type == "exec"
+            ) '': the program and its arguments, such as [ "''${pkgs.hello}/bin/hello" ]''
           }.
         '';
       }
     ) instance.handlers;
 
   names = name: {
-    assertion = builtins.match "[a-zA-Z0-9][a-zA-Z0-9_.-]*" name != null;
+    assertion =
+      builtins.match "[a-zA-Z0-9][a-zA-Z0-9_.-]*" name != null && !(lib.hasSuffix "-migrate" name);
     message = ''
-      ${name' name}: the name becomes part of a unit and of paths; write it of letters, digits, ".", "_" and "-".
+      ${name' name}: the name becomes part of units and of paths; write it of letters, digits, ".", "_" and "-", and do not end it with "-migrate".
     '';
   };
 
@@ -138,7 +148,8 @@ let
     }
     {
       assertion =
-        instance.database.createLocally -> lib.hasInfix "host=/run/postgresql" instance.settings.postgres.url;
+        instance.database.createLocally
+        -> lib.hasInfix "host=/run/postgresql" instance.settings.postgres.url;
       message = "${name' name}: database.createLocally is on, and settings.postgres.url leads elsewhere. Remove one of them.";
     }
   ];
@@ -150,13 +161,23 @@ let
     let
       host = cfg.hostShutdownTimeout;
       timeout = duration.parse instance.settings.drain.timeout;
+      # A drain may be allowed to take longer while tasks end.
+      extension = read instance.settings [ "drain" "extend_at_most" ] "0s";
+      needed = instance.stopTimeout * 1000 + extension;
+      tooLong = host != null && needed >= host * 1000;
     in
-    lib.optional (host != null && instance.stopTimeout >= host) ''
-      ${name' name}: stopTimeout is ${toString instance.stopTimeout} s, and the host kills this machine after ${toString host} s (Incus' boot.host_shutdown_timeout) when it shuts down itself. Lower stopTimeout, or raise the host's limit and then services.queue-worker.hostShutdownTimeout.
+    lib.optional tooLong ''
+      ${name' name}: a stop may take ${duration.show needed}, and the host kills this machine after ${toString host} s (Incus' boot.host_shutdown_timeout) when it shuts down itself. Lower stopTimeout, or raise the host's limit and then services.queue-worker.hostShutdownTimeout.
     ''
     ++
       lib.optional
-        (isContainer && (host == null || host <= 30) && timeout != null && timeout > mostInContainer)
+        (
+          !tooLong
+          && isContainer
+          && (host == null || host <= 30)
+          && timeout != null
+          && timeout > mostInContainer
+        )
         ''
           ${name' name}: in a container settings.drain.timeout = ${duration.show timeout} leaves too little of the 30 s after which Incus kills its guests by default. Lower it to 25s or less, or raise the host's boot.host_shutdown_timeout and then services.queue-worker.hostShutdownTimeout.
         '';
@@ -180,5 +201,7 @@ in
 
   warnings =
     each container
-    ++ lib.optional (instances == { }) "services.queue-worker is enabled without an instance, so that no worker runs.";
+    ++ lib.optional (
+      instances == { }
+    ) "services.queue-worker is enabled without an instance, so that no worker runs.";
 }

@@ -10,9 +10,19 @@ let
   instances = lib.filterAttrs (_: instance: instance.enable) cfg.instances;
   redisGroup = config.services.redis.servers.queue-worker.group;
 
-  configFile = name: instance: import ./config-file.nix { inherit lib pkgs cfg name instance; };
+  configFile =
+    name: instance:
+    import ./config-file.nix {
+      inherit
+        lib
+        pkgs
+        cfg
+        name
+        instance
+        ;
+    };
 
-  unit =
+  units =
     name: instance:
     import ./unit.nix {
       inherit
@@ -26,21 +36,40 @@ let
       configFile = configFile name instance;
     };
 
-  dropIn =
+  dropIns =
     name: instance:
-    pkgs.writeTextDir "etc/systemd/system/queue-worker-${name}.service.d/zzzz-queue-worker.conf" (
-      import ./drop-in.nix {
-        inherit lib;
-        inherit (instance) credentials;
-      }
-    );
+    map
+      (
+        unit:
+        pkgs.writeTextDir "etc/systemd/system/${unit}.service.d/zzzz-queue-worker.conf" (
+          import ./drop-in.nix {
+            inherit lib;
+            inherit (instance) credentials;
+          }
+        )
+      )
+      (
+        [ "queue-worker-${name}" ] ++ lib.optional instance.database.migrate "queue-worker-${name}-migrate"
+      );
+
+  command =
+    name: instance:
+    import ./command.nix {
+      inherit
+        lib
+        pkgs
+        cfg
+        name
+        instance
+        redisGroup
+        ;
+    };
 
   findings = import ./assertions.nix {
     inherit lib cfg;
     isContainer = config.boot.isContainer;
   };
 
-  eachUnit = f: lib.mapAttrs' (name: instance: lib.nameValuePair "queue-worker-${name}" (f name instance));
   users = map (instance: instance.user) (lib.attrValues instances);
   groups = map (instance: instance.group) (lib.attrValues instances);
 in
@@ -53,16 +82,16 @@ in
   config = lib.mkIf cfg.enable {
     inherit (findings) assertions warnings;
 
-    environment.systemPackages = [ cfg.package ];
+    environment.systemPackages = [ cfg.package ] ++ lib.mapAttrsToList command instances;
 
     environment.etc = lib.mapAttrs' (
       name: instance: lib.nameValuePair "queue-worker/${name}.toml" { source = configFile name instance; }
     ) instances;
 
-    systemd.services = eachUnit unit instances;
+    systemd.services = lib.mkMerge (lib.mapAttrsToList units instances);
 
-    systemd.packages = lib.mapAttrsToList dropIn (
-      lib.filterAttrs (_: instance: instance.credentials != { }) instances
+    systemd.packages = lib.concatLists (
+      lib.mapAttrsToList dropIns (lib.filterAttrs (_: instance: instance.credentials != { }) instances)
     );
 
     users.users = lib.mkIf (lib.elem "queue-worker" users) {

@@ -111,7 +111,10 @@ in
     stopTimeout = mkOption {
       type = types.ints.between 10 86400;
       default =
-        if top.hostShutdownTimeout == null then 45 else lib.max 10 (lib.min 45 (top.hostShutdownTimeout - 2));
+        if top.hostShutdownTimeout == null then
+          45
+        else
+          lib.max 10 (lib.min 45 (top.hostShutdownTimeout - 2));
       defaultText = lib.literalMD "45, or in a container 2 less than `hostShutdownTimeout`: 28";
       description = ''
         Seconds that systemd waits for this worker to stop before it kills it (`TimeoutStopSec`). The

@@ -6,9 +6,11 @@
 }:
 let
   cfg = config.services.queue-worker;
-  asking = store: lib.filter (instance: instance.enable && instance.${store}.createLocally) (
-    lib.attrValues cfg.instances
-  );
+  asking =
+    store:
+    lib.filter (instance: instance.enable && instance.${store}.createLocally) (
+      lib.attrValues cfg.instances
+    );
   users = lib.unique (map (instance: instance.user) (asking "database"));
 in
 {

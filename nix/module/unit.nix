@@ -1,4 +1,10 @@
-# The unit of one instance, as `systemd.services.queue-worker-<name>`.
+# The units of one instance, as `systemd.services`: the worker, and what brings the schema up to date
+# before it.
+#
+# The migration is a unit of its own, since what fails in ExecStartPre= is tried again even if it is the
+# configuration (RestartPreventExitStatus= looks at the main process only), and keeps a worker down that
+# would rather wait for its stores alive. Wanted and ordered, but not required: while Postgres is away,
+# the worker starts and waits, and the migration is tried until it succeeds.
 {
   lib,
   pkgs,
@@ -35,34 +41,57 @@ let
     "postgresql-setup.service"
     "postgresql.target"
   ];
-in
-{
-  description = "Queue worker ${name}";
-  documentation = [ "man:queue-worker(1)" ];
-  wantedBy = [ "multi-user.target" ];
-  wants = [ "network-online.target" ] ++ prepared;
-  after = [ "network-online.target" ] ++ stores ++ prepared;
-  # A stop of the store reaches the worker first, which drains while the store is still there.
-  requires = stores;
 
-  # A store that is away for an hour must not leave the worker failed for good.
-  unitConfig.StartLimitIntervalSec = 0;
+  migration = lib.optional instance.database.migrate "queue-worker-${name}-migrate.service";
 
-  reloadTriggers = lib.mkIf (instance.onSwitch != "ignore") [ "${configFile}" ];
-  restartTriggers = lib.mkIf (instance.onSwitch == "drain") [ (builtins.toJSON fixed) ];
-  reloadIfChanged = background;
-  restartIfChanged = instance.onSwitch != "ignore";
+  hardening = exec: import ./hardening.nix { inherit lib exec; };
+  overrides = lib.mapAttrs (_: lib.mkOverride 90);
 
-  path = instance.extraPackages;
-  environment.HOME = "/var/lib/queue-worker/${name}";
+  # What both have in common.
+  unit = {
+    documentation = [ "man:queue-worker(1)" ];
+    wants = [ "network-online.target" ] ++ prepared;
+    after = [ "network-online.target" ] ++ stores ++ prepared;
+    # A stop of the store reaches the worker first, which drains while the store is still there.
+    requires = stores;
+    # A store that is away for an hour must not leave the unit failed for good.
+    unitConfig.StartLimitIntervalSec = 0;
+  };
 
-  serviceConfig = lib.mkMerge [
-    (
+  service = {
+    User = instance.user;
+    Group = instance.group;
+    RestartPreventExitStatus = 78;
+    RestartSec = lib.mkDefault 1;
+    RestartSteps = lib.mkDefault 5;
+    SyslogIdentifier = "queue-worker";
+  }
+  // lib.optionalAttrs (instance.environmentFile != null) {
+    EnvironmentFile = instance.environmentFile;
+  }
+  // lib.optionalAttrs instance.redis.createLocally {
+    SupplementaryGroups = [ redisGroup ];
+  };
+
+  worker = unit // {
+    description = "Queue worker ${name}";
+    wantedBy = [ "multi-user.target" ];
+    wants = unit.wants ++ migration;
+    after = unit.after ++ migration;
+
+    reloadTriggers = lib.mkIf (instance.onSwitch != "ignore") [ "${configFile}" ];
+    restartTriggers = lib.mkIf (instance.onSwitch == "drain") [ (builtins.toJSON fixed) ];
+    reloadIfChanged = background;
+    restartIfChanged = instance.onSwitch != "ignore";
+
+    path = instance.extraPackages;
+    environment.HOME = "/var/lib/queue-worker/${name}";
+
+    serviceConfig = lib.mkMerge [
+      service
       {
         Type = "notify";
         NotifyAccess = "main";
-        User = instance.user;
-        Group = instance.group;
         ExecStart = "${program} run --config ${path}";
         # A file that the program refuses leaves the running worker alone.
         ExecReload = [
@@ -74,13 +103,9 @@ in
         KillMode = "mixed";
         SendSIGKILL = true;
         TimeoutStopSec = instance.stopTimeout;
-        TimeoutStartSec = lib.mkDefault 300;
         WatchdogSec = lib.mkDefault 30;
 
         Restart = "always";
-        RestartPreventExitStatus = 78;
-        RestartSec = lib.mkDefault 1;
-        RestartSteps = lib.mkDefault 5;
         # Each end of a background drain counts as a restart, and should not be answered slowly.
         RestartMaxDelaySec = lib.mkDefault (if background then 5 else 30);
         OOMPolicy = lib.mkDefault "continue";
@@ -88,28 +113,38 @@ in
         StateDirectory = "queue-worker/${name}";
         StateDirectoryMode = "0700";
         WorkingDirectory = "/var/lib/queue-worker/${name}";
-        SyslogIdentifier = "queue-worker";
         LogRateLimitIntervalSec = lib.mkDefault 30;
         LogRateLimitBurst = lib.mkDefault 50000;
         LimitNOFILE = lib.mkDefault 65536;
       }
-      // lib.optionalAttrs instance.database.migrate {
-        # Its failure is left to the main process, which says what is wrong with the schema or the
-        # file: RestartPreventExitStatus heeds no other, and a stop that cuts this one short would
-        # leave the unit failed.
-        ExecStartPre = [ "-${program} migrate --config ${path}" ];
+      (hardening (execHandlers != { }))
+      (overrides instance.serviceOverrides)
+    ];
+  };
+
+  migrate = unit // {
+    description = "Schema of queue worker ${name}";
+    # Run by each start of the worker and by nothing else, and not tried on when the worker is stopped.
+    restartIfChanged = false;
+    partOf = [ "queue-worker-${name}.service" ];
+    # Reading the configuration includes a look at the handlers' programs.
+    path = instance.extraPackages;
+
+    serviceConfig = lib.mkMerge [
+      service
+      {
+        Type = "oneshot";
+        ExecStart = "${program} migrate --config ${path}";
+        Restart = "on-failure";
+        RestartMaxDelaySec = lib.mkDefault 30;
       }
-      // lib.optionalAttrs (instance.environmentFile != null) {
-        EnvironmentFile = instance.environmentFile;
-      }
-      // lib.optionalAttrs instance.redis.createLocally {
-        SupplementaryGroups = [ redisGroup ];
-      }
-    )
-    (import ./hardening.nix {
-      inherit lib;
-      exec = execHandlers != { };
-    })
-    (lib.mapAttrs (_: lib.mkOverride 90) instance.serviceOverrides)
-  ];
+      (hardening false)
+    ];
+  };
+in
+{
+  "queue-worker-${name}" = worker;
+}
+// lib.optionalAttrs instance.database.migrate {
+  "queue-worker-${name}-migrate" = migrate;
 }

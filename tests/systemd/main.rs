@@ -27,6 +27,7 @@ const CASES: &[Case<Machine>] = &[
     case!("start", 60, start::says_ready),
     case!("start-sql-only", 60, start::sql_only),
     case!("start-without-redis", 60, start::without_redis),
+    case!("start-migrates", 60, start::migrates),
     case!("stop-right-after-start", 60, start::stopped_at_once),
     case!("broken-configuration", 60, start::broken_configuration),
     case!("drain", 60, drain::in_the_middle),

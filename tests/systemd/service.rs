@@ -45,6 +45,8 @@ impl Service {
         let service = Self { guest: Rc::clone(guest), scene, name: name.to_owned() };
         service.write_config("");
         guest.write(&service.unit_path(), &unit.text(name, OLD));
+        let migration = format!("/etc/systemd/system/{}", unit::migration_name(name));
+        guest.write(&migration, &unit.migration_text(name, OLD));
         // Wanted by an active target it stays loaded after its end, with its result.
         let wanted = guest.path(&format!("{WANTS}/{}", service.unit()));
         std::fs::create_dir_all(guest.path(WANTS)).expect("make a folder");
@@ -97,6 +99,14 @@ impl Service {
     /// Lays a drop-in over the unit.
     pub(crate) async fn drop_in(&self, file: &str, text: &str) {
         self.guest.write(&format!("{}.d/{file}", self.unit_path()), text);
+        self.daemon_reload().await;
+    }
+
+    /// Lets the unit that migrates do nothing.
+    pub(crate) async fn skip_migration(&self) {
+        let unit = unit::migration_name(&self.name);
+        let path = format!("/etc/systemd/system/{unit}.d/50-nothing.conf");
+        self.guest.write(&path, "[Service]\nExecStart=\nExecStart=/bin/true\n");
         self.daemon_reload().await;
     }
 

@@ -54,6 +54,25 @@ pub(crate) async fn without_redis(machine: Rc<Machine>) -> Verdict {
     Verdict::Passed(format!("{} ms to READY, then {status:?}", took.as_millis()))
 }
 
+/// A start without Postgres, and without a schema: the worker waits, the migration is tried until it
+/// succeeds, and then the worker pulls.
+pub(crate) async fn migrates(machine: Rc<Machine>) -> Verdict {
+    let mut service = Service::new(&machine.guest, "start-migrates").await;
+    let dropped =
+        sqlx::query("DROP SCHEMA queue_worker CASCADE").execute(&service.scene.pool).await;
+    dropped.expect("drop the schema");
+    service.scene.postgres.stop().await;
+    service.systemctl("start").await;
+    let status = service.until_status("not ready: waiting for postgres").await;
+    service.scene.postgres.restart().await.expect("start postgres again");
+    service.until_status("ready, idle").await;
+    service.scene.task("t", "sleep", "0").await;
+    service.scene.until_status("t", "succeeded").await;
+    assert_eq!(service.show("NRestarts").await, "0");
+    service.stop_clean().await;
+    Verdict::Passed(format!("{status:?}, then migrated and ready"))
+}
+
 /// lxc/incus#4041: a stop right after the start ends it at once, with nothing claimed: a worker that
 /// was quick enough to claim a task also finishes it. First the stops meet the migration, then the
 /// worker itself.
@@ -63,7 +82,7 @@ pub(crate) async fn stopped_at_once(machine: Rc<Machine>) -> Verdict {
     for wait in STOPS_AFTER_MS {
         stops.stop(&service, "migrating", wait).await;
     }
-    service.drop_in("50-unprepared.conf", "[Service]\nExecStartPre=\n").await;
+    service.skip_migration().await;
     for wait in STOPS_AFTER_MS {
         stops.stop(&service, "starting", wait).await;
     }

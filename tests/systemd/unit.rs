@@ -36,6 +36,20 @@ impl Committed {
         }
     }
 
+    fn committed_migration(self) -> &'static str {
+        match self {
+            Self::Default => include_str!("../../nix/units/queue-worker-default-migrate.service"),
+            Self::Exec => include_str!("../../nix/units/queue-worker-exec-migrate.service"),
+            Self::Background => {
+                include_str!("../../nix/units/queue-worker-background-migrate.service")
+            }
+            Self::Container => {
+                include_str!("../../nix/units/queue-worker-container-migrate.service")
+            }
+            Self::Local => include_str!("../../nix/units/queue-worker-local-migrate.service"),
+        }
+    }
+
     /// The most that `systemd-analyze security` may find, in tenths: programs of tasks need more
     /// freedom than statements.
     pub(crate) fn most_exposure(self) -> u32 {
@@ -47,9 +61,19 @@ impl Committed {
 
     /// The text for an instance of this name that runs `program`.
     pub(crate) fn text(self, name: &str, program: &str) -> String {
+        self.renamed(self.committed_text(), name, program)
+    }
+
+    /// The unit that migrates before it, likewise.
+    pub(crate) fn migration_text(self, name: &str, program: &str) -> String {
+        self.renamed(self.committed_migration(), name, program)
+    }
+
+    fn renamed(self, text: &str, name: &str, program: &str) -> String {
         let old = self.instance();
-        let text = places(self.committed_text(), program);
-        text.replace(&format!("queue-worker/{old}"), &format!("queue-worker/{name}"))
+        places(text, program)
+            .replace(&format!("queue-worker/{old}"), &format!("queue-worker/{name}"))
+            .replace(&format!("queue-worker-{old}"), &format!("queue-worker-{name}"))
     }
 }
 
@@ -62,6 +86,11 @@ pub(crate) const CONTAINER_DROP_IN: (&str, &str) = (
 /// The name of an instance's unit.
 pub(crate) fn name(instance: &str) -> String {
     format!("queue-worker-{instance}.service")
+}
+
+/// The name of the unit that migrates before it.
+pub(crate) fn migration_name(instance: &str) -> String {
+    format!("queue-worker-{instance}-migrate.service")
 }
 
 /// Puts real programs where the text has placeholders: `program` for the worker's, and the folders

@@ -5,10 +5,14 @@
 #   nix-instantiate --eval --strict --json nix/tests/eval --arg nixpkgsLib /path/to/nixpkgs/lib
 {
   nixpkgsLib,
-  quickStart ? null,
+  # Whether to evaluate what the pages show. A flake cannot: its evaluation is pure, and text becomes
+  # Nix only by way of a file.
+  pages ? true,
 }:
 let
   lib = import nixpkgsLib;
+  quickStart = if pages then import ../quick-start.nix { inherit lib; } else [ ];
+  guides = if pages then import ../guides.nix { inherit lib; } else [ ];
   pkgs = import ./pkgs.nix { inherit lib; };
 
   evaluate =
@@ -20,10 +24,21 @@ let
         ../../incus-host.nix
       ]
       ++ lib.toList modules;
-      specialArgs = { inherit pkgs; };
+      specialArgs = {
+        inherit pkgs;
+        modulesPath = ./modules;
+      };
     };
 
   units = import ./units.nix { inherit pkgs; };
+
+  flake = import ./flake.nix { inherit lib pkgs evaluate; };
+
+  settingsOf =
+    prefix: modules:
+    lib.mapAttrs' (
+      name: instance: lib.nameValuePair "${prefix}-${name}" instance.settings
+    ) (evaluate modules).config.services.queue-worker.instances;
 
   # One machine for each of the kept units, since a container is a machine.
   machine =
@@ -54,25 +69,29 @@ in
       evaluate
       machines
       quickStart
+      guides
+      flake
       ;
   };
 
+  # Python, which whoever reads this can compile.
+  inherit (flake) scripts;
+
   units =
-    lib.mapAttrs' (
-      name: config:
-      lib.nameValuePair "queue-worker-${name}.service" config.systemd.services."queue-worker-${name}".text
+    lib.concatMapAttrs (
+      _: config:
+      lib.mapAttrs' (name: unit: lib.nameValuePair "${name}.service" unit.text) config.systemd.services
     ) machines
     // dropIns;
 
-  configurations =
-    lib.mapAttrs (
-      name: config: config.services.queue-worker.instances.${name}.settings
-    ) machines
-    // lib.optionalAttrs (quickStart != null) (
-      lib.mapAttrs' (
-        name: instance: lib.nameValuePair "quick-start-${name}" instance.settings
-      ) (evaluate quickStart).config.services.queue-worker.instances
-    );
+  configurations = lib.mapAttrs (_: import ./toml.nix { inherit lib; }) (
+    lib.mapAttrs (name: config: config.services.queue-worker.instances.${name}.settings) machines
+    // settingsOf "machine" ../machine.nix
+    // settingsOf "quick-start" quickStart
+    // lib.concatMapAttrs settingsOf (
+      lib.listToAttrs (map (guide: lib.nameValuePair guide.name guide.module) guides)
+    )
+  );
 
   options = import ./reference.nix {
     inherit lib;

@@ -9,9 +9,25 @@
 let
   inherit (lib) mkOption types;
 
-  anything = default: mkOption {
-    type = types.anything;
-    inherit default;
+  anything =
+    default:
+    mkOption {
+      type = types.anything;
+      inherit default;
+    };
+
+  # Files by name that are somewhere at run time.
+  files = mkOption {
+    type = types.attrsOf (
+      types.submodule (
+        { name, ... }:
+        {
+          freeformType = types.attrsOf types.anything;
+          options.path = mkOption { default = "/run/secrets/${name}"; };
+        }
+      )
+    );
+    default = { };
   };
 
   unitName = types.strMatching "[a-zA-Z0-9@%:_.\\-]+[.](service|socket|device|mount|automount|swap|target|path|timer|scope|slice)";
@@ -43,27 +59,31 @@ let
   service = types.submodule (
     { name, config, ... }:
     {
-      options =
-        lib.genAttrs [ "wantedBy" "wants" "after" "requires" ] (_: unitNames)
-        // {
-          description = mkOption { type = types.singleLineStr; };
-          documentation = mkOption { type = types.listOf types.str; };
-          unitConfig = mkOption { type = types.attrsOf directive; };
-          serviceConfig = mkOption { type = types.attrsOf directive; };
-          environment = mkOption { type = types.attrsOf (types.nullOr types.str); };
-          path = mkOption { type = types.listOf (types.either types.package types.str); };
-          reloadTriggers = mkOption {
-            type = types.listOf directive;
-            default = [ ];
-          };
-          restartTriggers = mkOption {
-            type = types.listOf types.unspecified;
-            default = [ ];
-          };
-          reloadIfChanged = mkOption { type = types.bool; };
-          restartIfChanged = mkOption { type = types.bool; };
-          text = mkOption { type = types.str; };
+      options = lib.genAttrs [ "wantedBy" "wants" "after" "requires" "partOf" ] (_: unitNames) // {
+        description = mkOption { type = types.singleLineStr; };
+        documentation = mkOption { type = types.listOf types.str; };
+        unitConfig = mkOption { type = types.attrsOf directive; };
+        serviceConfig = mkOption { type = types.attrsOf directive; };
+        environment = mkOption { type = types.attrsOf (types.nullOr types.str); };
+        path = mkOption { type = types.listOf (types.either types.package types.str); };
+        reloadTriggers = mkOption {
+          type = types.listOf directive;
+          default = [ ];
         };
+        restartTriggers = mkOption {
+          type = types.listOf types.unspecified;
+          default = [ ];
+        };
+        reloadIfChanged = mkOption {
+          type = types.bool;
+          default = false;
+        };
+        restartIfChanged = mkOption {
+          type = types.bool;
+          default = true;
+        };
+        text = mkOption { type = types.str; };
+      };
       config = {
         path = lib.mkAfter (
           with pkgs;
@@ -75,7 +95,9 @@ let
             systemd
           ]
         );
-        environment.PATH = "${lib.makeBinPath config.path}:${lib.makeSearchPathOutput "bin" "sbin" config.path}";
+        environment.PATH = "${lib.makeBinPath config.path}:${
+          lib.makeSearchPathOutput "bin" "sbin" config.path
+        }";
         text = render name config;
       };
     }
@@ -119,7 +141,9 @@ let
         else
           "";
       environment = lib.concatStrings (
-        lib.mapAttrsToList (key: value: "Environment=${builtins.toJSON "${key}=${value}"}\n") unit.environment
+        lib.mapAttrsToList (
+          key: value: "Environment=${builtins.toJSON "${key}=${value}"}\n"
+        ) unit.environment
       );
     in
     "[Unit]\n"
@@ -128,10 +152,13 @@ let
       // named "Requires" "requires"
       // named "Wants" "wants"
       // named "After" "after"
+      // named "PartOf" "partOf"
       // triggers "X-Restart-Triggers" "restartTriggers"
       // triggers "X-Reload-Triggers" "reloadTriggers"
       // named "Documentation" "documentation"
-      // { Description = unit.description; }
+      // {
+        Description = unit.description;
+      }
     )
     + "\n[Service]\n"
     + environment
@@ -149,6 +176,9 @@ let
         unixSocket = mkOption { default = "/run/redis-${name}/redis.sock"; };
         group = mkOption { default = "redis-${name}"; };
         settings = mkOption { type = types.attrsOf types.str; };
+        bind = mkOption { type = types.nullOr types.str; };
+        port = mkOption { type = types.port; };
+        requirePassFile = mkOption { type = types.nullOr types.path; };
       };
     }
   );
@@ -183,7 +213,23 @@ in
     users.users = anything { };
     users.groups = anything { };
     networking = anything { };
+    nixpkgs = anything { };
+    # Of sops-nix and agenix, which the guides use.
+    sops.secrets = files;
+    sops.templates = files;
+    sops.placeholder = anything {
+      redis-password = "<redis-password>";
+      postgres-password = "<postgres-password>";
+    };
+    age.secrets = files;
+    specialisation = mkOption {
+      type = types.attrsOf (
+        types.submodule { options.configuration = mkOption { type = types.deferredModule; }; }
+      );
+      default = { };
+    };
     system = anything { };
+    virtualisation.memorySize = mkOption { type = types.int; };
     services.redis.servers = mkOption {
       type = types.attrsOf redisServer;
       default = { };
@@ -193,6 +239,8 @@ in
         type = types.bool;
         default = false;
       };
+      enableTCPIP = mkOption { type = types.bool; };
+      authentication = mkOption { type = types.lines; };
       ensureDatabases = mkOption {
         type = types.listOf types.str;
         default = [ ];
@@ -218,5 +266,8 @@ in
     };
   };
 
-  config._module.args.pkgs = pkgs;
+  options.systemd.units = anything { };
+  config.systemd.units = lib.mapAttrs' (
+    name: unit: lib.nameValuePair "${name}.service" { unit = pkgs.writeText name unit.text; }
+  ) config.systemd.services;
 }

@@ -4,17 +4,16 @@
 let
   placeholder = name: "/nix/store/00000000000000000000000000000000-${name}";
 
-  package =
-    name:
-    {
-      type = "derivation";
-      inherit name;
-      pname = name;
-      version = "0";
-      outPath = placeholder name;
-      outputs = [ "out" ];
-      meta.mainProgram = name;
-    };
+  package = name: {
+    type = "derivation";
+    overrideAttrs = change: package name // change (package name // { nativeBuildInputs = [ ]; });
+    inherit name;
+    pname = name;
+    version = "0";
+    outPath = placeholder name;
+    outputs = [ "out" ];
+    meta.mainProgram = name;
+  };
 
   json =
     let
@@ -36,32 +35,64 @@ let
         };
     in
     value;
+
+  pkgs =
+    lib.genAttrs [
+      "cargo"
+      "cargo-deny"
+      "cargo-nextest"
+      "clippy"
+      "coreutils"
+      "findutils"
+      "git"
+      "gnugrep"
+      "gnused"
+      "hello"
+      "imagemagick"
+      "installShellFiles"
+      "nixfmt-tree"
+      "nodejs"
+      "postgresql"
+      "python3"
+      "queue-worker"
+      "redis"
+      "rust-analyzer"
+      "rustfmt"
+      "systemd"
+      "util-linux"
+    ] package
+    // {
+      inherit lib placeholder;
+      callPackage = lib.callPackageWith pkgs;
+      stdenv = {
+        hostPlatform.system = "x86_64-linux";
+        buildPlatform.canExecute = _: true;
+      };
+      rustc = package "rustc" // {
+        version = "1.99.0";
+      };
+      rustPlatform = {
+        rustLibSrc = placeholder "rust-lib-src";
+        buildRustPackage = attributes: package attributes.pname // attributes;
+      };
+      mkShell = attributes: package "shell" // attributes;
+      testers.runNixOSTest = test: package "vm-test-run-${test.name}" // { inherit test; };
+      formats.toml = _: {
+        type = json;
+        generate = name: value: package name // { inherit value; };
+      };
+      formats.yaml = _: {
+        type = json;
+        generate = name: value: package name // { inherit value; };
+      };
+      runCommand =
+        name: _: script:
+        package name // { inherit script; };
+      writeText = name: text: package name // { inherit text; };
+      writeTextDir = path: text: package (baseNameOf path) // { inherit path text; };
+      writeShellScriptBin = name: text: package name // { inherit text; };
+      writeShellApplication = attributes: package attributes.name // attributes;
+      writeShellScript = name: text: package name // { inherit text; };
+    };
 in
-lib.genAttrs [
-  "coreutils"
-  "findutils"
-  "gnugrep"
-  "gnused"
-  "systemd"
-  "hello"
-  "git"
-  "imagemagick"
-  "queue-worker"
-] package
-// {
-  inherit placeholder;
-  formats.toml = _: {
-    type = json;
-    generate = name: value: package name // { inherit value; };
-  };
-  formats.yaml = _: {
-    type = json;
-    generate = name: value: package name // { inherit value; };
-  };
-  runCommand =
-    name: _: script:
-    package name // { inherit script; };
-  writeText = name: text: package name // { inherit text; };
-  writeTextDir = path: text: package (baseNameOf path) // { inherit path text; };
-  writeShellScript = name: text: package name // { inherit text; };
-}
+pkgs

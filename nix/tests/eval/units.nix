@@ -22,7 +22,10 @@
   container = {
     handlers.resize = {
       type = "exec";
-      command = [ "/usr/bin/env" "true" ];
+      command = [
+        "/usr/bin/env"
+        "true"
+      ];
     };
     credentials.postgres = "/run/secrets/queue-worker-postgres";
     environmentFile = "/run/secrets/queue-worker.env";
@@ -35,7 +38,10 @@
     stopTimeout = 120;
     handlers.resize = {
       type = "exec";
-      command = [ "/usr/bin/env" "true" ];
+      command = [
+        "/usr/bin/env"
+        "true"
+      ];
     };
   };
 

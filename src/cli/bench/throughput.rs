@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::servers::{EXEC_CONCURRENCY, STREAM, Servers};
 
 /// What the tasks do.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Load {
     /// Nothing, as an external effect: claim and completion are two commits.
     External,
@@ -21,9 +21,10 @@ pub(super) enum Load {
     Sql,
     /// An insert in a transaction shared with others.
     SqlBatch,
-    /// `/bin/true`.
+    /// The program `true`.
     Exec,
     /// Waits until it is cancelled.
+    #[value(skip)]
     Hold,
 }
 
