@@ -13,7 +13,7 @@ use url::Url;
 
 use crate::common::{Scene, instance, wait_for};
 use crate::daemon::Daemon;
-use crate::unit::{CONTAINER_DROP_IN, Committed};
+use crate::unit::{self, CONTAINER_DROP_IN, Committed};
 
 /// The place of the program in the container.
 const PROGRAM: &str = "/opt/queue-worker/bin/queue-worker";
@@ -72,8 +72,12 @@ impl Container {
         }
         let unit = format!("/etc/systemd/system/{UNIT}");
         self.write(&unit, &Committed::Container.text(NAME, PROGRAM));
+        let migration = format!("/etc/systemd/system/{}", unit::migration_name(NAME));
+        self.write(&migration, &Committed::Container.migration_text(NAME, PROGRAM));
         let (drop_in, text) = CONTAINER_DROP_IN;
-        self.write(&format!("{unit}.d/{drop_in}"), text);
+        for unit in [unit, migration] {
+            self.write(&format!("{unit}.d/{drop_in}"), text);
+        }
         self.write("/etc/systemd/system/service.d/zzz-lxc-service.conf", GENERATED);
         self.write("/etc/tmpfiles.d/queue-worker.conf", SECRETS);
         let redis = format!("redis://127.0.0.1:{REDIS}/");

@@ -42,6 +42,7 @@ const CASES: &[Case<Machine>] = &[
     case!("watchdog", 60, crash::watchdog),
     case!("killed", 60, crash::killed),
     case!("exec-children", 60, exec::children),
+    case!("exec-cgroups", 60, exec::cgroups),
     case!("journal-fields", 60, observe::journal),
     case!("security", 60, observe::security),
     case!("credentials-in-lxc", 60, secrets::in_lxc),
