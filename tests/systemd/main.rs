@@ -33,6 +33,8 @@ const CASES: &[Case<Machine>] = &[
     case!("drain", 60, drain::in_the_middle),
     case!("drain-gives-back", 60, drain::gives_back),
     case!("drain-cut-off", 60, drain::cut_off),
+    case!("drain-shortened", 60, drain::shortened),
+    case!("drain-extended", 60, drain::extended),
     case!("local-servers", 60, drain::local_servers),
     case!("power-off", 60, drain::power_off),
     case!("restart-new-binary", 60, deploy::restart),
@@ -45,6 +47,7 @@ const CASES: &[Case<Machine>] = &[
     case!("exec-cgroups", 60, exec::cgroups),
     case!("journal-fields", 60, observe::journal),
     case!("security", 60, observe::security),
+    case!("doctor", 60, observe::doctor),
     case!("credentials-in-lxc", 60, secrets::in_lxc),
 ];
 
