@@ -39,8 +39,24 @@ pub(crate) async fn sql_only(machine: Rc<Machine>) -> Verdict {
     service.start().await;
     service.scene.task("t", "effect", "").await;
     service.scene.until_status("t", "succeeded").await;
-    service.stop_clean().await;
-    Verdict::Passed(String::new())
+    let took = service.stop_clean().await;
+    Verdict::Passed(format!("stopped in {} ms", took.as_millis()))
+}
+
+/// The unit for distributions other than NixOS migrates, starts, reloads and drains.
+pub(crate) async fn other_distribution(machine: Rc<Machine>) -> Verdict {
+    let name = "start-other-distribution";
+    let service = Service::with(&machine.guest, name, Committed::Other).await;
+    let dropped =
+        sqlx::query("DROP SCHEMA queue_worker CASCADE").execute(&service.scene.pool).await;
+    dropped.expect("drop the schema");
+    service.start().await;
+    service.systemctl("reload").await;
+    service.until_logged("reloaded").await;
+    service.scene.task("t", "sleep", "0").await;
+    service.scene.until_status("t", "succeeded").await;
+    let took = service.stop_clean().await;
+    Verdict::Passed(format!("stopped in {} ms", took.as_millis()))
 }
 
 /// sidekiq/sidekiq#4915: a start without Redis does not time out; it says what it waits for.
