@@ -81,7 +81,7 @@ async fn drain(setup: Setup) -> Ending {
         counts: Counts::new(),
         limits: Limits {
             lease: LEASE,
-            drain_grace: LEASE,
+            drain_grace: Arc::new(Watched::new(LEASE)),
             sweep: SWEEP,
             suspect_wait: SUSPECT_WAIT,
             unknown_kind_give_up: UNKNOWN_GIVE_UP,

@@ -7,11 +7,13 @@
 
 mod connection;
 mod fault;
+mod inquiry;
 mod link;
 mod script;
 mod target;
 
 pub use connection::RedisConnection;
+pub use inquiry::inquire;
 pub use link::RedisLink;
 pub use script::LuaScript;
 pub use target::{RedisTarget, TargetError};
