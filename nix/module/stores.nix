@@ -33,5 +33,17 @@ in
         ensureDBOwnership = true;
       }) users;
     };
+
+    # Direct (systemd 254): a store that crashes and starts again is no restart of the workers that
+    # require it, for whose drain it would wait. A stop still reaches them first.
+    systemd.services.redis-queue-worker = lib.mkIf (asking "redis" != [ ]) {
+      serviceConfig = {
+        Restart = lib.mkDefault "always";
+        RestartMode = lib.mkDefault "direct";
+      };
+    };
+    systemd.services.postgresql = lib.mkIf (users != [ ]) {
+      serviceConfig.RestartMode = lib.mkDefault "direct";
+    };
   };
 }

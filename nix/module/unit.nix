@@ -136,6 +136,8 @@ let
         Type = "oneshot";
         ExecStart = "${program} migrate --config ${path}";
         Restart = "on-failure";
+        # A stop in the middle is none of its failures; what it did not commit is rolled back.
+        SuccessExitStatus = "SIGTERM";
         RestartMaxDelaySec = lib.mkDefault 30;
       }
       (hardening false)

@@ -187,6 +187,19 @@ impl Guest {
         String::from_utf8_lossy(&said).into_owned() + &String::from_utf8_lossy(&errors)
     }
 
+    /// A property of a unit.
+    pub(crate) async fn show(&self, unit: &str, property: &str) -> String {
+        let words = ["systemctl", "show", "--value", "--property", property, unit];
+        self.run(words).await.trim().to_owned()
+    }
+
+    /// The version of systemd, such as 252.
+    pub(crate) async fn systemd_version(&self) -> u32 {
+        let text = self.run(["systemctl", "--version"]).await;
+        let number = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
+        number.unwrap_or_else(|| panic!("a version in {text:?}"))
+    }
+
     /// Signals a process by its id in the machine.
     pub(crate) async fn kill(&self, signal: &str, pid: u32) {
         self.run(["kill", "-s", signal, &pid.to_string()]).await;

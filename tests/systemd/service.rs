@@ -147,9 +147,7 @@ impl Service {
 
     /// A property of the unit.
     pub(crate) async fn show(&self, property: &str) -> String {
-        let unit = self.unit();
-        let words = ["systemctl", "show", "--value", "--property", property, &unit];
-        self.guest.run(words).await.trim().to_owned()
+        self.guest.show(&self.unit(), property).await
     }
 
     /// The main process by its id in the guest.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::Machine;
 use crate::common::Verdict;
 use crate::service::Service;
-use crate::unit::Committed;
+use crate::unit::{self, Committed};
 
 /// How long after `systemctl start` the stop comes, in milliseconds (lxc/incus#4041).
 const STOPS_AFTER_MS: [u64; 6] = [0, 10, 20, 50, 100, 150];
@@ -146,6 +146,8 @@ impl Stops {
         self.longest = self.longest.max(took);
         assert_eq!(service.show("Result").await, "success", "{id}");
         assert_eq!(service.show("ActiveState").await, "inactive", "{id}");
+        let migration = unit::migration_name(&service.name);
+        assert_eq!(service.guest.show(&migration, "ActiveState").await, "inactive", "{id}");
         assert_eq!(service.scene.locks().await, Vec::<String>::new(), "{id}");
         assert_eq!(service.held().await, 0, "{id}");
         if service.logged("pulling from").await > pulled {

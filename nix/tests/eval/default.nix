@@ -77,10 +77,13 @@ in
   # Python, which whoever reads this can compile.
   inherit (flake) scripts;
 
+  # Those of the workers: what the module adds to the units of stores is no unit by itself.
   units =
     lib.concatMapAttrs (
       _: config:
-      lib.mapAttrs' (name: unit: lib.nameValuePair "${name}.service" unit.text) config.systemd.services
+      lib.mapAttrs' (name: unit: lib.nameValuePair "${name}.service" unit.text) (
+        lib.filterAttrs (name: _: lib.hasPrefix "queue-worker-" name) config.systemd.services
+      )
     ) machines
     // dropIns;
 

@@ -60,7 +60,10 @@ let
     { name, config, ... }:
     {
       options = lib.genAttrs [ "wantedBy" "wants" "after" "requires" "partOf" ] (_: unitNames) // {
-        description = mkOption { type = types.singleLineStr; };
+        description = mkOption {
+          type = types.singleLineStr;
+          default = "";
+        };
         documentation = mkOption { type = types.listOf types.str; };
         unitConfig = mkOption { type = types.attrsOf directive; };
         serviceConfig = mkOption { type = types.attrsOf directive; };

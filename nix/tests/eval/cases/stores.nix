@@ -44,6 +44,19 @@ in
       ];
     }
   )
+  (equal "local stores that crash restart directly, past the workers"
+    [
+      machines.local.systemd.services.redis-queue-worker.serviceConfig
+      machines.local.systemd.services.postgresql.serviceConfig
+    ]
+    [
+      {
+        Restart = "always";
+        RestartMode = "direct";
+      }
+      { RestartMode = "direct"; }
+    ]
+  )
   (equal "without them there are none"
     [
       (machine { }).services.redis.servers

@@ -36,12 +36,14 @@ in
   (accepted "a worker with programs" (machine exec))
   (accepted "several workers" several)
   (equal "several workers have a unit each" (lib.attrNames several.systemd.services) [
+    "postgresql"
     "queue-worker-accounts"
     "queue-worker-accounts-migrate"
     "queue-worker-hooks"
     "queue-worker-hooks-migrate"
     "queue-worker-mail"
     "queue-worker-mail-migrate"
+    "redis-queue-worker"
   ])
   (equal "several workers have a configuration each" (lib.attrNames several.environment.etc) [
     "queue-worker/accounts.toml"
