@@ -5,10 +5,13 @@
 //! can be reached, calls fail at once and the rate of attempts is bounded. This layer knows neither
 //! streams nor locks, and repeats a command only where the caller says that it may.
 
+mod connect;
 mod connection;
 mod fault;
 mod link;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod target;
 
 pub use connection::RedisConnection;
