@@ -5,7 +5,8 @@
 //! pause of at most [`PAUSE_MAX`], during which calls fail at once with what went wrong. A
 //! connection that served at least one call and then broke is replaced without a pause.
 //!
-//! An attempt may take longer than a call: the caller gives up, and the next one goes on with it.
+//! An attempt may take longer than a call: the caller gives up, and the next one goes on with it. A
+//! connection to a server that is no longer the one to use is left like a broken one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,6 +132,9 @@ impl RedisLink {
             if connection.has_rested() {
                 // The connection's own task runs now, and notices a server that has hung up.
                 tokio::task::yield_now().await;
+            }
+            if self.0.target.has_moved_from(connection.address()) {
+                self.discard(&connection, false);
             }
             if !connection.is_broken() {
                 return Ok(connection);

@@ -6,12 +6,16 @@
 //! can be reached; or when the time is up, with whatever was answered until then. Whether the server
 //! is a master indeed is checked at the connect. See
 //! <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+//!
+//! An old master that lives on takes writes for some seconds after a failover, and all of them are
+//! lost; so while a connection is used the Sentinels are asked again every [`LOOK_EVERY`].
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisConnectionInfo,
@@ -23,13 +27,38 @@ use super::super::RedisError;
 use super::fault::Fault;
 use crate::domain::SentinelUrl;
 
-/// The Sentinels of one master.
+/// How often the Sentinels are asked whether the master is still the same.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long they have for that answer; nobody waits for it.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+
+/// The Sentinels of one master, and what they said last.
 pub(super) struct Sentinels {
+    panel: Arc<Panel>,
+    look: Mutex<Look>,
+}
+
+/// Whom to ask, and for what.
+struct Panel {
     list: Vec<ConnectionInfo>,
     name: String,
     address: String,
-    /// The master that was told last, for the log.
-    told: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct Look {
+    master: Option<ConnectionAddr>,
+    login: RedisConnectionInfo,
+    due: Option<Instant>,
+    /// Goes on whenever somebody asks for a connection.
+    under_way: Option<BoxFuture<'static, Result<Verdict, RedisError>>>,
+}
+
+/// What the Sentinels say together.
+struct Verdict {
+    master: ConnectionAddr,
+    /// Whether a majority of them has spoken.
+    sound: bool,
 }
 
 /// What one Sentinel says.
@@ -56,12 +85,12 @@ impl Sentinels {
             let address = addressed(template.addr(), host.clone(), *port);
             base.clone().set_addr(address)
         };
-        Self {
+        let panel = Panel {
             list: url.sentinels.iter().map(at).collect(),
             name: url.name.clone(),
             address: Self::address(url),
-            told: Mutex::new(None),
-        }
+        };
+        Self { panel: Arc::new(panel), look: Mutex::default() }
     }
 
     /// Where the master is, told within `limit`. A Sentinel that wants a password is given that of
@@ -71,6 +100,57 @@ impl Sentinels {
         login: &RedisConnectionInfo,
         limit: Duration,
     ) -> Result<ConnectionAddr, RedisError> {
+        let verdict = self.panel.judge(login, limit).await?;
+        let mut look = self.look();
+        look.login = login.clone();
+        look.due = Some(Instant::now() + LOOK_EVERY);
+        self.note(&mut look, verdict.master.clone());
+        Ok(verdict.master)
+    }
+
+    /// Whether a majority has named another master than `used`. Asks them now and then, and never
+    /// waits for an answer.
+    pub(super) fn has_moved_from(&self, used: &str) -> bool {
+        let mut look = self.look();
+        if look.under_way.is_none() && look.due.is_some_and(|due| Instant::now() >= due) {
+            let (panel, login) = (Arc::clone(&self.panel), look.login.clone());
+            look.under_way = Some(Box::pin(async move { panel.judge(&login, LOOK_LIMIT).await }));
+        }
+        if let Some(answer) = look.under_way.as_mut().and_then(|asking| asking.now_or_never()) {
+            look.under_way = None;
+            look.due = Some(Instant::now() + LOOK_EVERY);
+            if let Ok(Verdict { master, sound: true }) = answer {
+                self.note(&mut look, master);
+            }
+        }
+        look.master.as_ref().is_some_and(|master| master.to_string() != used)
+    }
+
+    fn note(&self, look: &mut Look, master: ConnectionAddr) {
+        match &look.master {
+            Some(before) if *before != master => tracing::info!(
+                "the sentinels name another master for {}: {master} instead of {before}",
+                self.panel.name
+            ),
+            Some(_) => {}
+            None => {
+                tracing::debug!("the sentinels name the master of {}: {master}", self.panel.name);
+            }
+        }
+        look.master = Some(master);
+    }
+
+    fn look(&self) -> MutexGuard<'_, Look> {
+        self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Panel {
+    async fn judge(
+        &self,
+        login: &RedisConnectionInfo,
+        limit: Duration,
+    ) -> Result<Verdict, RedisError> {
         let deadline = Instant::now() + limit;
         let mut asked: FuturesUnordered<_> = self
             .list
@@ -89,14 +169,11 @@ impl Sentinels {
                 None => break,
             }
         }
+        let sound = opinions.len() >= majority;
         match opinions.into_iter().max_by_key(|opinion| opinion.epoch) {
-            Some(opinion) => {
-                self.tell(&opinion.master);
-                Ok(opinion.master)
-            }
-            None => Err(refusal.unwrap_or_else(|| {
-                self.unavailable(&self.address, "none of them answered in time")
-            })),
+            Some(Opinion { master, .. }) => Ok(Verdict { master, sound }),
+            None => Err(refusal
+                .unwrap_or_else(|| unavailable(&self.address, "none of them answered in time"))),
         }
     }
 
@@ -129,7 +206,7 @@ impl Sentinels {
         let [place, master] = answers.try_into().unwrap_or_default();
         let place = place.extract_error().map_err(fault)?;
         let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(place)
-            .map_err(|_| self.unavailable(&at, "its answer is no address"))?
+            .map_err(|_| unavailable(&at, "its answer is no address"))?
         else {
             return Err(RedisError::Misconfigured {
                 address: at.clone(),
@@ -153,25 +230,10 @@ impl Sentinels {
         pipeline.cmd("SENTINEL").arg("master").arg(&self.name);
         connection.req_packed_commands(&pipeline, 0, pipeline.len()).await
     }
+}
 
-    fn tell(&self, master: &ConnectionAddr) {
-        let master = master.to_string();
-        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if told.as_ref() != Some(&master) {
-            match &*told {
-                Some(before) => tracing::info!(
-                    "the sentinels name another master for {}: {master} instead of {before}",
-                    self.name
-                ),
-                None => tracing::debug!("the sentinels name the master of {}: {master}", self.name),
-            }
-            *told = Some(master);
-        }
-    }
-
-    fn unavailable(&self, address: &str, message: &str) -> RedisError {
-        RedisError::Unavailable { address: address.to_owned(), message: message.to_owned() }
-    }
+fn unavailable(address: &str, message: &str) -> RedisError {
+    RedisError::Unavailable { address: address.to_owned(), message: message.to_owned() }
 }
 
 /// The address, by TLS if `like` is.

@@ -142,6 +142,14 @@ impl RedisTarget {
         self.connect_timeout
     }
 
+    /// Whether Sentinels name another server by now than the one in use.
+    pub(super) fn has_moved_from(&self, used: &str) -> bool {
+        #[cfg(feature = "sentinel")]
+        return self.sentinels.as_ref().is_some_and(|all| all.has_moved_from(used));
+        #[cfg(not(feature = "sentinel"))]
+        return used.is_empty();
+    }
+
     /// `host:port`, the path of the socket, or the Sentinels and the name they are asked for.
     pub fn address(&self) -> &str {
         &self.address
@@ -169,7 +177,7 @@ impl RedisTarget {
         let (info, address) = match &self.sentinels {
             Some(sentinels) => {
                 let master = sentinels.master(info.redis_settings(), limit / 2).await?;
-                let address = format!("{} ({address})", master).into();
+                let address = master.to_string().into();
                 (info.set_addr(master), address)
             }
             None => (info, address),
