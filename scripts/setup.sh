@@ -33,6 +33,10 @@ has_postgres || need 'Postgres (postgres, initdb)' postgresql
 has git || need git git
 has cc || need 'a C compiler (cc)' gcc libc6-dev
 has setpriv || need 'setpriv (util-linux)' util-linux
+# Where the distribution has it; elsewhere scripts/valkey.sh looks further.
+if ! has valkey-server && has apt-cache && apt-cache show valkey-server >/dev/null 2>&1; then
+    need 'Valkey (valkey-server), for the tests' valkey-server
+fi
 if ! has python3; then
     need 'Python 3 with venv and pip' python3 python3-venv python3-pip
 elif ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then

@@ -29,6 +29,10 @@ pub trait Queue: Send + Sync + 'static {
     /// Whether Redis answers, lets us in, and is set up so that nothing is evicted.
     async fn check(&self) -> Result<(), QueueError>;
 
+    /// Whether Redis takes writes: it answers and refuses them when it is full, cannot persist, or
+    /// misses its replicas. Writes nothing.
+    async fn check_writes(&self) -> Result<(), QueueError>;
+
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
     /// group (from 0) where it is missing. After an [`Queue::interrupt`] it answers at once, with what
     /// was delivered in the meantime. After an error, or when the call was cancelled, entries may

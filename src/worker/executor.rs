@@ -227,11 +227,14 @@ impl Executor {
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             // A Redis that is full takes no lock but still gives work out. The ledger decides without
             // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
-            Err(LeaseError::Redis(RedisError::Refused { .. })) => Ok(Lock {
-                name: task.lock_name(),
-                token: LockToken::random(),
-                valid_until: self.context.clock.now(),
-            }),
+            Err(LeaseError::Redis(RedisError::Refused { .. })) => {
+                self.context.health.redis.write_refused();
+                Ok(Lock {
+                    name: task.lock_name(),
+                    token: LockToken::random(),
+                    valid_until: self.context.clock.now(),
+                })
+            }
             Err(error) => {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)

@@ -101,14 +101,22 @@ impl RedisLink {
     }
 
     /// As [`RedisLink::pipeline`], and once more if the connection broke under it: for commands
-    /// that may be applied twice.
+    /// that may be applied twice. Each command gets its own answer.
     pub async fn pipeline_twice(
         &self,
         pipeline: &Pipeline,
         command: &'static str,
-    ) -> Result<Vec<Value>, RedisError> {
-        match self.pipeline(pipeline, command).await {
-            Err(RedisError::Unavailable { .. }) => self.pipeline(pipeline, command).await,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let once = async || {
+            let deadline = self.deadline();
+            let connection = self.connection(deadline).await?;
+            let answers = connection.pipeline(pipeline, command, deadline).await?;
+            let check = |answer| connection.check(answer, command);
+            Ok::<Vec<_>, RedisError>(answers.into_iter().map(check).collect())
+        };
+        match once().await {
+            Err(RedisError::Unavailable { .. }) => once().await,
+            Ok(answers) if answers.iter().any(is_unavailable) => once().await,
             answer => answer,
         }
     }
@@ -233,6 +241,10 @@ impl RedisLink {
     fn unavailable(&self, message: &str) -> RedisError {
         RedisError::Unavailable { address: self.address().to_owned(), message: message.to_owned() }
     }
+}
+
+fn is_unavailable(answer: &Result<Value, RedisError>) -> bool {
+    matches!(answer, Err(RedisError::Unavailable { .. }))
 }
 
 /// The pause after the attempt that followed `failures` failed ones; `random` is in `[0, 1)`.

@@ -105,6 +105,10 @@ impl Queue for MemoryQueue {
         Ok(())
     }
 
+    async fn check_writes(&self) -> Result<(), QueueError> {
+        Ok(())
+    }
+
     async fn fetch(
         &self,
         queue: &QueueName,

@@ -68,6 +68,9 @@ const MAX_APPEND: usize = 64;
 /// Beyond this, Lua's `unpack` and the latency of one command come into sight.
 const MAX_GROUP: usize = 999;
 
+/// Named like the stream of a queue, for ACLs; no queue has this name.
+const PROBED: &str = "qw:{}:probe";
+
 /// Ready work in Redis.
 pub struct RedisQueue {
     options: RedisQueueOptions,
@@ -149,6 +152,17 @@ impl RedisQueue {
 impl Queue for RedisQueue {
     async fn check(&self) -> Result<(), QueueError> {
         self.base.link.query(&redis::cmd("PING"), "PING").await.map(drop)
+    }
+
+    async fn check_writes(&self) -> Result<(), QueueError> {
+        // To a stream that is not there, and that is not made: judged like any other, and no write.
+        let mut cmd = redis::cmd("XADD");
+        cmd.arg(PROBED).arg("NOMKSTREAM").arg("*").arg("probe").arg("");
+        match self.base.link.query(&cmd, "XADD").await {
+            // A user that may not add tasks learns nothing by it.
+            Err(RedisError::Refused { message, .. }) if message.contains("NOPERM") => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 
     async fn fetch(
