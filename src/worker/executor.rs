@@ -25,7 +25,7 @@ use super::parting::Exit;
 use super::slots::Place;
 use super::{Context, Served, outcome_log};
 use crate::connection::RedisError;
-use crate::domain::{Delivery, Failure, Interruption, LockToken, Origin, Task, Verdict};
+use crate::domain::{Delivery, Failure, Interruption, LockToken, Malformed, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
 use crate::lease::{Acquired, LeaseError, Lock};
@@ -37,6 +37,10 @@ use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_millis(500);
+
+/// A payload of this many bytes takes a millisecond or more to digest: too long for the thread that
+/// coordinates.
+const LARGE: usize = 1024 * 1024;
 
 /// How often the entry of a task that waits here unclaimed is kept from idling.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
@@ -81,7 +85,7 @@ impl Executor {
 
     /// The way of a task through the house. Answers with the lock that is still to be released.
     async fn attempt(&self, delivery: &Delivery, place: &mut Place) -> (Exit, Option<Lock>) {
-        let task = match codec::decode(delivery, self.served.max_payload) {
+        let task = match self.decode(delivery).await {
             Ok(task) => Arc::new(task),
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
@@ -109,6 +113,21 @@ impl Executor {
         }
         self.unlock(lock).await;
         self.alone(delivery, &task, &entry, place).await
+    }
+
+    /// The task that the entry describes. A large one is digested on another thread.
+    async fn decode(&self, delivery: &Delivery) -> Result<Task, Malformed> {
+        let max_payload = self.served.max_payload;
+        if delivery.raw.bytes() < LARGE {
+            return codec::decode(delivery, max_payload);
+        }
+        let large = delivery.clone();
+        let work = move || codec::decode(&large, max_payload);
+        match self.context.handlers.spawn_blocking(work).await {
+            Ok(decoded) => decoded,
+            // Only while the process ends, and then nobody minds how long it takes.
+            Err(_) => codec::decode(delivery, max_payload),
+        }
     }
 
     /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.

@@ -15,6 +15,7 @@ mod doubt;
 mod error;
 mod event;
 mod inspect;
+mod kept;
 mod options;
 mod perform;
 mod promote;

@@ -160,11 +160,11 @@ pub(super) const LETTERS: &str = "\
         $7::text[], $8::bytea[], $9::int[], $10::int[], $11::text[], $12::bytea[]) AS k";
 
 /// `$1` id, `$2` queue, `$3` entry, `$4` reason, `$5` message, `$6` names and values, `$7` the
-/// worker, `$8` task id, `$9` kind.
+/// worker, `$8` task id, `$9` kind, `$10` the status: whether it was cut.
 pub(super) const BURY: &str = "\
     INSERT INTO queue_worker.dead_letters (id, queue, entry, reason, message, fields, worker, \
-        task_id, kind) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (queue, entry) DO NOTHING";
+        task_id, kind, status) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (queue, entry) DO NOTHING";
 
 /// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message, `$8` limit of attempts, `$9` time limit in
 /// milliseconds, `$10` traceparent: for a requeue.
@@ -323,7 +323,8 @@ pub(super) const REQUEUE: &str = "\
     UPDATE queue_worker.dead_letters l SET requeued_at = now(), \
         run_at = CASE WHEN l.fields IS NOT NULL THEN now() END \
     WHERE l.id = ANY($1::uuid[]) AND l.requeued_at IS NULL \
-        AND (l.fields IS NOT NULL OR l.id IN (SELECT id FROM tasks)) \
+        AND CASE WHEN l.fields IS NULL THEN l.id IN (SELECT id FROM tasks) \
+            ELSE l.status IS DISTINCT FROM 'cut' END \
     RETURNING l.id";
 
 /// Rows by queue and status. Reads the whole table.

@@ -63,14 +63,16 @@ impl Base {
         Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
     }
 
-    /// Sends a command that may answer with so many entries.
+    /// Sends a command that may answer with so many entries, and take that much `longer` than those
+    /// of the largest size allowed.
     pub(super) async fn query_entries(
         &self,
         cmd: &Cmd,
         command: &'static str,
         entries: usize,
+        longer: Duration,
     ) -> Result<Value, QueueError> {
-        let deadline: Instant = self.link.deadline() + self.patience(entries);
+        let deadline: Instant = self.link.deadline() + self.patience(entries) + longer;
         self.link.connection(self.link.deadline()).await?.query(cmd, command, deadline).await
     }
 
