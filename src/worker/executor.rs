@@ -93,7 +93,7 @@ impl Executor {
             return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait.into(), DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
@@ -108,11 +108,9 @@ impl Executor {
             }
             Err(exit) => (exit, None),
         };
-        if exit != Exit::Suspect {
-            return (exit, lock);
-        }
+        let Exit::Suspect(waited) = exit else { return (exit, lock) };
         self.unlock(lock).await;
-        self.alone(delivery, &task, &entry, place).await
+        self.alone(delivery, &task, &entry, waited, place).await
     }
 
     /// The task that the entry describes. A large one is digested on another thread.
@@ -130,16 +128,18 @@ impl Executor {
         }
     }
 
-    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.
+    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here. What it has
+    /// `waited` on workers that are gone counts.
     async fn alone(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
+        waited: Duration,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         let shared = Arc::clone(place.shared());
-        let patience = self.context.limits.suspect_wait;
+        let patience = self.context.limits.suspect_wait.saturating_sub(waited);
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),

@@ -12,6 +12,7 @@ use queue_worker::ledger::{
     Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError, Performed,
     Pruned, Recorded, Retention, Status,
 };
+use queue_worker::protocol::backoff::Growing;
 use queue_worker::queue::Queue;
 use queue_worker::queue::memory::MemoryQueue;
 
@@ -239,13 +240,14 @@ impl Ledger for SimLedger {
     async fn delay(
         &self,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
         let world = &self.link.world;
-        let wait = async {
-            let answer = self.inner.delay(task, delay, reason).await;
-            if world.is(Mutation::DelayWithoutPayload) && matches!(answer, Ok(Delayed::Committed)) {
+        let delay = async {
+            let answer = self.inner.delay(task, wait, reason).await;
+            let committed = matches!(answer, Ok(Delayed::Committed | Delayed::Still));
+            if world.is(Mutation::DelayWithoutPayload) && committed {
                 world.tables.edit(&task.id, |row| row.payload = None);
             }
             world.note(
@@ -255,7 +257,7 @@ impl Ledger for SimLedger {
             world.judge();
             answer
         };
-        self.link.call(Side::Postgres, wait).await.map_err(ledger_error)?
+        self.link.call(Side::Postgres, delay).await.map_err(ledger_error)?
     }
 
     async fn condemn(&self, task: &Arc<Task>) -> Result<Recorded, LedgerError> {
