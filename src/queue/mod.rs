@@ -65,8 +65,8 @@ pub trait Queue: Send + Sync + 'static {
     /// Acknowledges and deletes the entry. Only after the outcome is committed.
     async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError>;
 
-    /// Hands the entry over: at once claimable by anyone, its delivery count as if we had never had
-    /// it. If the entry is gone from the stream, its fields are added again. Does nothing where the
+    /// Hands the entry over: nobody's, at once claimable by anyone, its delivery count as if we had
+    /// never had it. If the entry is gone from the stream, its fields are added again. Does nothing where the
     /// entry belongs to another worker by now.
     async fn hand_over(
         &self,
@@ -75,7 +75,7 @@ pub trait Queue: Send + Sync + 'static {
         raw: &RawEntry,
     ) -> Result<(), QueueError>;
 
-    /// Leaves the entry pending, to be claimable `remaining` from now (for a task that another
+    /// Leaves the entry pending for nobody, to be claimable `remaining` from now (for a task that another
     /// worker still holds). Does nothing where the entry belongs to another worker by now.
     async fn postpone(
         &self,
@@ -95,7 +95,7 @@ pub trait Queue: Send + Sync + 'static {
     async fn contains(&self, queue: &QueueName, entry: EntryId) -> Result<bool, QueueError>;
 
     /// Deletes this worker's consumer of the queue if nothing is pending for it, checked and
-    /// deleted in one step; also those of others that have nothing pending and idled for
+    /// deleted in one step; also that of what was given back, and those of others that have nothing pending and idled for
     /// `stale_after`. Answers how many went.
     async fn reap_consumers(
         &self,
