@@ -183,12 +183,11 @@ impl RedisLink {
     /// One attempt, unless the pause after the last one is still on. The attempt is counted before
     /// it is made, so that a caller that gives up half-way counts too.
     async fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<RedisConnection>, RedisError> {
-        let connecting = match attempts.under_way.as_mut() {
-            Some(under_way) => under_way,
-            None => {
-                self.may_attempt(attempts)?;
-                attempts.under_way.insert(self.start_attempt())
-            }
+        let connecting = if let Some(under_way) = attempts.under_way.as_mut() {
+            under_way
+        } else {
+            self.may_attempt(attempts)?;
+            attempts.under_way.insert(self.start_attempt())
         };
         let connected = connecting.await;
         attempts.under_way = None;

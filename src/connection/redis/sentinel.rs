@@ -116,7 +116,7 @@ impl Sentinels {
             let (panel, login) = (Arc::clone(&self.panel), look.login.clone());
             look.under_way = Some(Box::pin(async move { panel.judge(&login, LOOK_LIMIT).await }));
         }
-        if let Some(answer) = look.under_way.as_mut().and_then(|asking| asking.now_or_never()) {
+        if let Some(answer) = look.under_way.as_mut().and_then(FutureExt::now_or_never) {
             look.under_way = None;
             look.due = Some(Instant::now() + LOOK_EVERY);
             if let Ok(Verdict { master, sound: true }) = answer {

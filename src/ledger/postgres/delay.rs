@@ -27,7 +27,7 @@ pub(super) struct Wait {
     /// The task.
     pub(super) task: Arc<Task>,
     /// For how long.
-    pub(super) wait: Growing,
+    pub(super) delay: Growing,
     /// Why.
     pub(super) reason: DelayReason,
 }
@@ -45,7 +45,7 @@ impl Wait {
     /// resource would write it a few times a second, and a kind that nobody knows once a minute.
     fn committed(&self, waited: Duration) -> (Delayed, bool) {
         match self.reason {
-            DelayReason::UnknownKind { .. } if !self.wait.is_news(waited) => {
+            DelayReason::UnknownKind { .. } if !self.delay.is_news(waited) => {
                 (Delayed::Still, false)
             }
             DelayReason::UnknownKind { .. } | DelayReason::NotBefore | DelayReason::Suspect => {
@@ -230,14 +230,14 @@ async fn write_delays(
         .bind(waits.iter().map(|wait| wait.task.kind.as_str()).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| wait.task.hash.0.as_slice()).collect::<Vec<_>>())
         .bind(keys.collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| millis(wait.wait.first)).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| millis(wait.delay.first)).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| &*wait.task.payload).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| super::max_attempts(&wait.task)).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| wait.task.timeout.map(millis)).collect::<Vec<_>>())
         .bind(traceparents.iter().map(Option::as_deref).collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| wait.is_timed()).collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| millis(wait.wait.most)).collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| wait.wait.jitter).collect::<Vec<_>>())
+        .bind(waits.iter().map(Wait::is_timed).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| millis(wait.delay.most)).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| wait.delay.jitter).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| wait.reason == DelayReason::Suspect).collect::<Vec<_>>())
         .fetch_all(connection)
         .await

@@ -318,7 +318,7 @@ impl Ledger for PostgresLedger {
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
         let delays = self.delays.get_or_init(|| self.coalescer(delay::serve));
-        let wait = delay::Wait { task: Arc::clone(task), wait, reason };
+        let wait = delay::Wait { task: Arc::clone(task), delay: wait, reason };
         delays.call(wait).await.unwrap_or_else(|| Err(self.gone()))
     }
 
