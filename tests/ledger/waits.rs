@@ -240,7 +240,7 @@ async fn a_row_that_cannot_be_read_does_not_stop_the_sweep() {
 #[tokio::test]
 async fn a_claimed_task_whose_worker_died_is_put_back_with_its_payload() {
     let server = Server::migrated().await;
-    let dead = server.hasty();
+    let dead = server.ledger();
     let ledger = server.ledger();
     // One had a heartbeat, one was claimed for the second time, one died before its first beat.
     let (beaten, again, young) = (task("beaten"), task("again"), task("young"));
