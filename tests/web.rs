@@ -128,9 +128,11 @@ async fn the_counts_are_what_ran() {
     until_counted(port, &outcome("exit", "failed"), 3.0).await;
     until_counted(port, &outcome("effect", "duplicate"), 1.0).await;
     until_counted(port, &outcome("effect", "delayed"), 1.0).await;
+    until_counted(port, &outcome("other", "refused"), 1.0).await;
+    // The task that nobody knows comes back now and then, and is in flight for that moment.
+    until_counted(port, "queue_worker_in_flight_tasks{queue=\"q\"}", 1.0).await;
     let page = page(port).await;
     assert_eq!(page.value(&outcome("exit", "retried")), Some(6.0));
-    assert_eq!(page.value(&outcome("other", "refused")), Some(1.0));
     assert!(page.value(&outcome("other", "delayed")) >= Some(1.0));
     assert_eq!(page.sum("queue_worker_tasks_total", "succeeded"), Some(10.0));
     assert_eq!(page.sum("queue_worker_tasks_total", "nobody"), Some(0.0), "users make no labels");
@@ -143,7 +145,6 @@ async fn the_counts_are_what_ran() {
     assert_eq!(page.value("queue_worker_wait_duration_seconds_count{queue=\"q\"}"), Some(20.0));
     assert!(page.value("queue_worker_promoted_rows_total") >= Some(6.0));
     assert_eq!(page.value("queue_worker_running_tasks{queue=\"q\"}"), Some(1.0));
-    assert_eq!(page.value("queue_worker_in_flight_tasks{queue=\"q\"}"), Some(1.0));
     assert!(page.value("queue_worker_oldest_task_age_seconds") > Some(0.0));
     assert_eq!(page.sum("queue_worker_build_info", env!("CARGO_PKG_VERSION")), Some(1.0));
     worker.kill().await;

@@ -54,6 +54,15 @@ section! {
         stderr_cap: ByteSize = ByteSize::kib(16),
         /// How long the process group has between SIGTERM and SIGKILL.
         kill_after: Duration = secs(5),
+        /// The most memory that one run may use, all that it starts included; whatever needs more is
+        /// killed, and the attempt has failed. This and the next two need a unit with Delegate=yes;
+        /// else the worker warns at the start, and runs the program without them (docs/exec.md).
+        memory_max: Option<ByteSize> = None,
+        /// The most processes and threads that one run may have at a time.
+        pids_max: Option<u32> = None,
+        /// The share of the processors that one run gets where there are not enough, 1 to 10000;
+        /// others have 100.
+        cpu_weight: Option<u32> = None,
     }
 }
 

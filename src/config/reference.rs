@@ -168,6 +168,9 @@ fn example(field: &Field) -> &'static str {
         "statement" => "\"INSERT INTO inbox (id, body) VALUES ($2, $1)\"",
         "url" => "\"https://example.org/hook\"",
         "stop_timeout" => "\"90s\"",
+        "memory_max" => "\"512MiB\"",
+        "pids_max" => "64",
+        "cpu_weight" => "50",
         _ => field.example,
     }
 }

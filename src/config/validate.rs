@@ -29,6 +29,15 @@ const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
 /// handed over, and half a second for the parts of the process that end after that.
 const LEAST_MARGIN: Duration = Duration::from_secs(2);
 
+/// What the dynamic linker and the C library take, some, and a little for the program.
+const LEAST_MEMORY: ByteSize = ByteSize::mib(1);
+
+/// The most processes and threads of a machine (PID_MAX_LIMIT of Linux).
+const MAX_PIDS: usize = 4_194_304;
+
+/// The largest `cpu.weight` of cgroup v2.
+const MAX_WEIGHT: usize = 10_000;
+
 /// What the Redis client takes.
 const REDIS_SCHEMES: [&str; 9] = [
     "redis",
@@ -363,6 +372,7 @@ impl Rules<'_> {
     }
 
     fn exec(&mut self, key: &str, exec: &ExecSettings, path: Option<&OsStr>) {
+        self.limits(key, exec);
         let command = format!("{key}.command");
         // The program is looked for with the PATH that it gets.
         let given = exec.environment.get("PATH").map(OsStr::new);
@@ -397,6 +407,20 @@ impl Rules<'_> {
         if let Some(name) = exec.environment.keys().find(bad_name) {
             let message = format!("{name:?} is not the name of a variable");
             self.broken(&[&format!("{key}.environment")], message, "write NAME = \"value\"");
+        }
+    }
+
+    fn limits(&mut self, key: &str, exec: &ExecSettings) {
+        if let Some(size) = exec.memory_max.filter(|size| *size < LEAST_MEMORY) {
+            let remedy = format!("raise it to at least \"{LEAST_MEMORY}\"");
+            let message = format!("in {size} no program can even start");
+            self.broken(&[&format!("{key}.memory_max")], message, remedy);
+        }
+        for (name, value, max) in
+            [("pids_max", exec.pids_max, MAX_PIDS), ("cpu_weight", exec.cpu_weight, MAX_WEIGHT)]
+        {
+            let value = value.map(|value| usize::try_from(value).unwrap_or(usize::MAX));
+            self.range(&format!("{key}.{name}"), value.unwrap_or(1), 1, max);
         }
     }
 

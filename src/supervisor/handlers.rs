@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::confinement::{Confinement, limits};
 use super::life::StartError;
 use crate::config::{Config, ExecSettings, HandlerAction, HandlerSettings, HttpSettings, Secret};
 use crate::domain::Kind;
@@ -12,11 +13,17 @@ use crate::handler::registry::{EntryOptions, Registry};
 use crate::handler::sql::{SqlEffect, SqlOptions};
 
 /// The handlers of the configuration, and those registered in code.
-pub(super) fn registry(native: &Registry, config: &Config) -> Result<Registry, StartError> {
+pub(super) fn registry(
+    native: &Registry,
+    config: &Config,
+    confinement: &Confinement,
+) -> Result<Registry, StartError> {
     let mut builder = Registry::builder().with(native);
     for (kind, settings) in &config.handlers {
-        builder = builder.handler(kind.as_str(), rules(settings, config), handler(kind, settings)?);
+        let handler = handler(kind, settings, confinement)?;
+        builder = builder.handler(kind.as_str(), rules(settings, config), handler);
     }
+    confinement.warn(config);
     builder.build().map_err(|error| StartError::Handlers(error.to_string()))
 }
 
@@ -28,10 +35,17 @@ fn rules(settings: &HandlerSettings, config: &Config) -> EntryOptions {
     EntryOptions { timeout: settings.common.timeout, policy: settings.retry(), kill_after }
 }
 
-fn handler(kind: &Kind, settings: &HandlerSettings) -> Result<Handler, StartError> {
+fn handler(
+    kind: &Kind,
+    settings: &HandlerSettings,
+    confinement: &Confinement,
+) -> Result<Handler, StartError> {
     let refused = |message: String| StartError::Handlers(format!("handler.{kind}: {message}"));
     Ok(match &settings.action {
-        HandlerAction::Exec(exec) => Handler::External(Arc::new(ExecHandler::new(program(exec)))),
+        HandlerAction::Exec(exec) => {
+            let handler = ExecHandler::new(program(exec)).in_cgroups(confinement.cgroups());
+            Handler::External(Arc::new(handler))
+        }
         HandlerAction::Sql(sql) => Handler::InTransaction(Arc::new(SqlEffect::new(SqlOptions {
             kind: kind.as_str().to_owned(),
             statement: sql.statement.clone(),
@@ -51,6 +65,7 @@ fn program(settings: &ExecSettings) -> ExecOptions {
         result_cap: settings.result_cap.bytes(),
         stderr_cap: settings.stderr_cap.bytes(),
         kill_after: settings.kill_after,
+        limits: limits(settings),
         ..ExecOptions::new(settings.command.clone())
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::build::{self, BuildError};
+use super::confinement::Confinement;
 use super::marker::Marker;
 use super::reload::Reloader;
 use super::signals::{Request, Requests};
@@ -145,7 +146,8 @@ impl Life {
             env!("CARGO_PKG_VERSION"),
             std::process::id()
         );
-        let registry = Arc::new(super::handlers::registry(&native, &config)?);
+        let confinement = Arc::new(Confinement::take_over());
+        let registry = Arc::new(super::handlers::registry(&native, &config, &confinement)?);
         let beats = Beats::new(clock);
         let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
         let stores = build::stores(&config, worker, clock)?;
@@ -194,7 +196,7 @@ impl Life {
             queues,
             context,
             marker,
-            reloader: Reloader { config, path: config_path, native, registry, log },
+            reloader: Reloader { config, path: config_path, native, registry, confinement, log },
             heartbeat,
             vitals,
             web,
@@ -300,7 +302,7 @@ impl Life {
         helpers.spawn(Maintenance::new(self.context.clone(), names).run());
         let (health, stores) = (Arc::clone(&self.health), self.stores.clone());
         helpers.spawn(async move { health.watch(&stores).await });
-        helpers.spawn(sweep_orphans());
+        helpers.spawn(sweep_orphans(Arc::clone(&self.reloader.confinement)));
         let (health, count) = (Arc::clone(&self.health), self.queues.len());
         helpers.spawn(async move {
             health.until_ready().await;
@@ -330,6 +332,7 @@ impl Life {
             let _ = thread.join();
         }
         crate::handler::exec::sweep();
+        self.reloader.confinement.sweep();
         if phase == Phase::Stopped {
             if let Some(marker) = self.marker.take() {
                 marker.clear();
@@ -364,12 +367,13 @@ async fn until(clock: Clock, deadline: Option<BootInstant>) {
 }
 
 /// Kills what escaped from the programs of tasks.
-async fn sweep_orphans() {
+async fn sweep_orphans(confinement: Arc<Confinement>) {
     let mut ticks = tokio::time::interval(SWEEP_ORPHANS_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let swept = crate::handler::exec::sweep();
+        confinement.sweep();
         if swept.killed > 0 {
             tracing::warn!("killed {} processes that tasks had left behind", swept.killed);
         }

@@ -8,6 +8,7 @@
 //! [`Phase::on`]: crate::protocol::drain::Phase::on
 
 mod build;
+mod confinement;
 mod handlers;
 mod life;
 mod marker;
@@ -18,4 +19,5 @@ mod systemd;
 mod web;
 
 pub use build::{ledger_options, postgres_connect, postgres_password, redis_target};
+pub use confinement::{UnenforcedLimit, unenforced_limits};
 pub use life::{StartError, Startup, run};

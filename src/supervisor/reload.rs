@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::confinement::Confinement;
 use crate::config::{Config, Environment, reloadable};
 use crate::handler::registry::Registry;
 use crate::telemetry::LogHandle;
@@ -17,6 +18,8 @@ pub(super) struct Reloader {
     pub(super) native: Registry,
     /// All handlers in force.
     pub(super) registry: Arc<Registry>,
+    /// What programs are confined to.
+    pub(super) confinement: Arc<Confinement>,
     /// Changes the log level.
     pub(super) log: Option<LogHandle>,
 }
@@ -33,7 +36,7 @@ impl Reloader {
             }
         };
         let plan = reloadable(&self.config, &new);
-        match super::handlers::registry(&self.native, &new) {
+        match super::handlers::registry(&self.native, &new, &self.confinement) {
             Ok(registry) => self.registry.replace(registry),
             Err(error) => {
                 tracing::error!("reload refused, the old configuration stays: {error}");

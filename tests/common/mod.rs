@@ -5,7 +5,9 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses another part")]
 
+mod cases;
 mod clients;
+pub mod instance;
 mod proxy;
 mod scene;
 mod systemd;
@@ -13,6 +15,8 @@ mod worker;
 
 use std::time::Duration;
 
+pub(crate) use cases::case;
+pub use cases::{Asked, Case, Ground, Running, Tally, Verdict, asked, skip_all};
 pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
 pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};

@@ -81,7 +81,8 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let scene = Self { redis, postgres, pool, database, folder };
         scene.write_config("");
-        let migrated = scene.command(["migrate"]).status().await.expect("run migrate");
+        let migrated =
+            scene.command(["migrate"]).stdout(Stdio::null()).status().await.expect("run migrate");
         assert!(migrated.success(), "migrate ended with {migrated}");
         scene
     }

@@ -10,7 +10,6 @@ mod throughput;
 mod worker;
 mod yardstick;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,36 +34,48 @@ pub(super) struct Bench {
     /// Leave out the backlog of a million.
     #[arg(long)]
     no_backlog: bool,
+    /// Only these loads, beside the yardsticks; nothing else is measured then.
+    #[arg(long, value_delimiter = ',', value_name = "LOAD")]
+    only: Vec<Load>,
     /// Used by the bench itself: run as a worker with this configuration.
     #[arg(long, hide = true)]
     worker: Option<PathBuf>,
 }
 
-/// What the bench reports. Rates are per second.
+/// What the bench reports; what was not measured is null. Rates are per second.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
-    noop_external_per_s: f64,
-    noop_transaction_per_s: f64,
-    sql_per_s: f64,
-    sql_batch_per_s: f64,
-    exec_per_s: f64,
-    commit_yardstick_per_s: f64,
-    spawn_yardstick_per_s: f64,
+    noop_external_per_s: Option<f64>,
+    noop_transaction_per_s: Option<f64>,
+    sql_per_s: Option<f64>,
+    sql_batch_per_s: Option<f64>,
+    exec_per_s: Option<f64>,
+    commit_yardstick_per_s: Option<f64>,
+    spawn_yardstick_per_s: Option<f64>,
     /// External no-op to commits.
-    noop_external_ratio: f64,
+    noop_external_ratio: Option<f64>,
     /// In-transaction no-op to commits.
-    noop_transaction_ratio: f64,
+    noop_transaction_ratio: Option<f64>,
     /// Programs to bare spawns.
-    exec_ratio: f64,
+    exec_ratio: Option<f64>,
     /// The first 100 thousand tasks on a fresh database to the steady rate.
-    fresh_ratio: f64,
+    fresh_ratio: Option<f64>,
     /// A backlog of a million to one of twenty thousand.
     backlog_ratio: Option<f64>,
-    latency_ms_p50: f64,
-    latency_ms_p99: f64,
+    latency_ms_p50: Option<f64>,
+    latency_ms_p99: Option<f64>,
     /// Resident memory of a worker with 2,000 tasks in flight, in MiB.
-    rss_mb: f64,
+    rss_mb: Option<f64>,
 }
+
+/// The loads of a round, and how many tasks each has.
+const ROUND: [(Load, u32); 5] = [
+    (Load::External, 100_000),
+    (Load::Transaction, 100_000),
+    (Load::Sql, 20_000),
+    (Load::SqlBatch, 60_000),
+    (Load::Exec, 6_000),
+];
 
 /// The goals that the project holds itself to, as ratios within one run.
 const GOALS: [(&str, f64, bool); 8] = [
@@ -95,58 +106,69 @@ impl Bench {
     }
 
     async fn measure(&self) -> anyhow::Result<Figures> {
-        let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
         self.say("starting private servers …");
         let servers = Servers::start().await?;
-        self.say("the first tasks on a fresh database …");
-        let fresh = throughput::rate(&servers, Load::External, self.scaled(100_000)).await?;
-        for round in 1..=self.rounds {
-            self.say(&format!("round {round} of {} …", self.rounds));
-            let mut note = |name, figure| samples.entry(name).or_default().push(figure);
-            note("commit", yardstick::commits_per_second(&servers).await?);
-            for (name, load, tasks) in [
-                ("external", Load::External, 100_000),
-                ("transaction", Load::Transaction, 100_000),
-                ("sql", Load::Sql, 20_000),
-                ("sql_batch", Load::SqlBatch, 60_000),
-                ("exec", Load::Exec, 6_000),
-            ] {
-                note(name, throughput::rate(&servers, load, self.scaled(tasks)).await?);
-            }
-            note("spawn", yardstick::spawns_per_second(self.scaled(6_000)).await?);
-        }
-        let median = |name: &str| samples.get(name).map_or(0.0, |figures| median(figures.clone()));
-        let backlog_ratio = if self.no_backlog {
-            None
+        let fresh = if self.only.is_empty() {
+            self.say("the first tasks on a fresh database …");
+            Some(throughput::rate(&servers, Load::External, self.scaled(100_000)).await?)
         } else {
+            None
+        };
+        let mut figures = self.rounds(&servers).await?;
+        figures.fresh_ratio = ratio(fresh, figures.noop_external_per_s);
+        if !self.only.is_empty() {
+            return Ok(figures);
+        }
+        if !self.no_backlog {
             self.say("a backlog of a million …");
             let small = throughput::rate(&servers, Load::External, self.scaled(20_000)).await?;
             let large = throughput::rate(&servers, Load::External, self.scaled(1_000_000)).await?;
             let again = throughput::rate(&servers, Load::External, self.scaled(20_000)).await?;
-            Some(large / f64::midpoint(small, again))
-        };
+            figures.backlog_ratio = Some(large / f64::midpoint(small, again));
+        }
         self.say("latency at 100 tasks a second …");
         let (p50, p99) = latency::percentiles(&servers, Duration::from_secs(20)).await?;
+        (figures.latency_ms_p50, figures.latency_ms_p99) = (Some(p50), Some(p99));
         self.say("memory with 2,000 in flight …");
-        let rss_mb = throughput::memory(&servers, 2_000).await?;
-        let (commit, spawn) = (median("commit"), median("spawn"));
+        figures.rss_mb = Some(throughput::memory(&servers, 2_000).await?);
+        Ok(figures)
+    }
+
+    /// Interleaved rounds of yardsticks and loads.
+    async fn rounds(&self, servers: &Servers) -> anyhow::Result<Figures> {
+        let (mut commits, mut spawns) = (Vec::new(), Vec::new());
+        let mut rates: [Vec<f64>; ROUND.len()] = Default::default();
+        for round in 1..=self.rounds {
+            self.say(&format!("round {round} of {} …", self.rounds));
+            commits.push(yardstick::commits_per_second(servers).await?);
+            for ((load, tasks), rates) in ROUND.into_iter().zip(&mut rates) {
+                if self.measures(load) {
+                    rates.push(throughput::rate(servers, load, self.scaled(tasks)).await?);
+                }
+            }
+            if self.measures(Load::Exec) {
+                spawns.push(yardstick::spawns_per_second(self.scaled(6_000)).await?);
+            }
+        }
+        let (commit, spawn) = (median(commits), median(spawns));
+        let [external, transaction, sql, sql_batch, exec] = rates.map(median);
         Ok(Figures {
-            noop_external_per_s: median("external"),
-            noop_transaction_per_s: median("transaction"),
-            sql_per_s: median("sql"),
-            sql_batch_per_s: median("sql_batch"),
-            exec_per_s: median("exec"),
+            noop_external_per_s: external,
+            noop_transaction_per_s: transaction,
+            sql_per_s: sql,
+            sql_batch_per_s: sql_batch,
+            exec_per_s: exec,
             commit_yardstick_per_s: commit,
             spawn_yardstick_per_s: spawn,
-            noop_external_ratio: median("external") / commit,
-            noop_transaction_ratio: median("transaction") / commit,
-            exec_ratio: median("exec") / spawn,
-            fresh_ratio: fresh / median("external"),
-            backlog_ratio,
-            latency_ms_p50: p50,
-            latency_ms_p99: p99,
-            rss_mb,
+            noop_external_ratio: ratio(external, commit),
+            noop_transaction_ratio: ratio(transaction, commit),
+            exec_ratio: ratio(exec, spawn),
+            ..Figures::default()
         })
+    }
+
+    fn measures(&self, load: Load) -> bool {
+        self.only.is_empty() || self.only.contains(&load)
     }
 
     #[expect(
@@ -166,14 +188,18 @@ impl Bench {
 }
 
 /// The middle one; the mean of the two in the middle where there is an even number.
-fn median(mut figures: Vec<f64>) -> f64 {
+fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
     match figures.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => figures[middle],
-        _ => f64::midpoint(figures[middle - 1], figures[middle]),
+        0 => None,
+        n if n % 2 == 1 => Some(figures[middle]),
+        _ => Some(f64::midpoint(figures[middle - 1], figures[middle])),
     }
+}
+
+fn ratio(figure: Option<f64>, yardstick: Option<f64>) -> Option<f64> {
+    Some(figure? / yardstick?)
 }
 
 fn print(value: &serde_json::Value) {
@@ -197,7 +223,8 @@ mod tests {
 
     #[test]
     fn medians() {
-        assert!((median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
-        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(Vec::new()), None);
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::servers::{EXEC_CONCURRENCY, STREAM, Servers};
 
 /// What the tasks do.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Load {
     /// Nothing, as an external effect: claim and completion are two commits.
     External,
@@ -24,6 +24,7 @@ pub(super) enum Load {
     /// `/bin/true`.
     Exec,
     /// Waits until it is cancelled.
+    #[value(skip)]
     Hold,
 }
 

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use super::cgroup::{Cgroups, Evidence, TaskGroup};
 use super::leader::Leader;
 use super::options::ExecOptions;
 use super::output::{Head, Log, Origin};
@@ -46,10 +48,11 @@ impl Execution {
         mut command: Command,
         options: &ExecOptions,
         run: &Run,
+        cgroups: Option<&Arc<Cgroups>>,
     ) -> io::Result<Self> {
         let (input, feed) = Feed::new(run.task.payload.clone())?;
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut leader = Leader::spawn(&mut command)?;
+        let mut leader = Leader::spawn(&mut command, |id| confine(cgroups, id, options))?;
         // Our copy of the child's input goes away with it: only the child shall hold that end.
         drop(command);
         let (stdout, stderr) = leader.outputs();
@@ -113,6 +116,11 @@ impl Execution {
         }
     }
 
+    /// What happened at the limits of the run; to be asked before [`Self::finish`].
+    pub(super) fn evidence(&self) -> Evidence {
+        self.leader.evidence()
+    }
+
     /// Reads what is still in the pipes, and kills whatever is left of the run.
     pub(super) async fn finish(mut self) -> (Option<Bytes>, Bytes) {
         let mut alone = self.leader.end();
@@ -130,7 +138,27 @@ impl Execution {
         if !alone {
             reaper::sweep();
         }
-        self.leader.settle();
+        self.leader.settle().await;
         (self.pipes.result.into_bytes(), self.pipes.log.finish())
+    }
+}
+
+/// The cgroup of a run. Where none can be made, a handler with limits does not run; one without does
+/// as if nothing had been delegated.
+fn confine(
+    cgroups: Option<&Arc<Cgroups>>,
+    run: Uuid,
+    options: &ExecOptions,
+) -> io::Result<Option<TaskGroup>> {
+    let Some(cgroups) = cgroups else { return Ok(None) };
+    match TaskGroup::make(cgroups, run, &options.limits) {
+        Ok(group) => Ok(Some(group)),
+        Err(error) if options.limits.any() => {
+            Err(io::Error::new(error.kind(), format!("its cgroup could not be made: {error}")))
+        }
+        Err(error) => {
+            tracing::warn!("a program runs without a cgroup of its own: {error}");
+            Ok(None)
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::process::Command;
 
+use super::cgroup::Cgroups;
 use super::execution::{Ended, Execution};
 use super::options::ExecOptions;
 use super::{environment, status};
@@ -21,6 +23,7 @@ use crate::handler::{ExternalHandler, Run};
 pub struct ExecHandler {
     options: ExecOptions,
     environment: Vec<(OsString, OsString)>,
+    cgroups: Option<Arc<Cgroups>>,
 }
 
 impl fmt::Debug for ExecHandler {
@@ -33,7 +36,14 @@ impl ExecHandler {
     /// A handler that reads the daemon's environment now, and nothing of it later.
     pub fn new(options: ExecOptions) -> Self {
         let environment = environment::base(&options);
-        Self { options, environment }
+        Self { options, environment, cgroups: None }
+    }
+
+    /// The same handler, with a cgroup for each of its runs where there is a tree for them.
+    #[must_use]
+    pub fn in_cgroups(mut self, cgroups: Option<Arc<Cgroups>>) -> Self {
+        self.cgroups = cgroups;
+        self
     }
 
     fn program(&self) -> &str {
@@ -74,15 +84,21 @@ impl ExternalHandler for ExecHandler {
     /// SIGTERM does not say that the work is done.
     async fn run(&self, run: Run) -> Result<Option<Bytes>, Failure> {
         let command = self.command(&run)?;
-        let mut execution = Execution::start(command, &self.options, &run).map_err(|error| {
+        let started = Execution::start(command, &self.options, &run, self.cgroups.as_ref());
+        let mut execution = started.map_err(|error| {
             not_started(format!("the program `{}` could not be started: {error}", self.program()))
         })?;
         let ended = execution.supervise(&run.cancel, self.options.kill_after).await;
+        let evidence = execution.evidence();
         let (result, tail) = execution.finish().await;
         let program = self.program();
         let failure = match ended {
             Ended::Itself(status) if status.success() => return Ok(result),
-            Ended::Itself(status) => status::failure(program, status),
+            Ended::Itself(status) => {
+                let failure = status::failure(program, status);
+                let limits = &self.options.limits;
+                status::explain(failure, &evidence, limits, run.task.kind.as_str())
+            }
             Ended::Cancelled(status) => Failure::retry(match status.map(status::name) {
                 Some(status) => format!("`{program}` was cancelled and ended with {status}"),
                 None => format!("`{program}` was cancelled and did not end"),

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use uuid::Uuid;
 
+use super::cgroup::{Evidence, TaskGroup, start_inside};
 use super::descent::members;
 use super::procfs::{Process, RUN_VARIABLE};
 use super::reaper;
@@ -30,27 +31,30 @@ pub(super) struct Leader {
     child: Option<Child>,
     /// Members seen before the signal that may have broken their chain of parents.
     known: Vec<Process>,
+    /// Where everything that descends from the leader is, if it has a cgroup.
+    cgroup: Option<TaskGroup>,
     /// Nothing of the run is left.
     settled: bool,
 }
 
 impl Leader {
-    /// Spawns `command` in a new process group, marked as a run of its own.
+    /// Spawns `command` in a new process group, and in the cgroup that `confine` makes for the run's
+    /// id, marked as a run of its own.
     ///
-    /// The standard library uses posix_spawn(3) as long as the program is given by its path and
+    /// Without a cgroup, the standard library uses posix_spawn(3) as long as the program is given by its path and
     /// nothing has to be done between fork and exec, which is several times faster than fork here.
-    pub(super) fn spawn(command: &mut Command) -> io::Result<Self> {
+    pub(super) fn spawn(
+        command: &mut Command,
+        confine: impl FnOnce(Uuid) -> io::Result<Option<TaskGroup>>,
+    ) -> io::Result<Self> {
         let table = reaper::table();
         let run = table.begin();
         command.env(RUN_VARIABLE, run.to_string()).process_group(0);
-        let spawned = command.spawn().and_then(|child| {
-            let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-            Ok((pid.ok_or(io::ErrorKind::NotFound)?, child))
-        });
-        match spawned {
-            Ok((pid, child)) => {
+        match spawn_confined(command, || confine(run)) {
+            Ok((pid, child, cgroup)) => {
                 table.lead(run, pid);
-                Ok(Self { run, pid, child: Some(child), known: Vec::new(), settled: false })
+                let child = Some(child);
+                Ok(Self { run, pid, child, known: Vec::new(), cgroup, settled: false })
             }
             Err(error) => {
                 table.end(run);
@@ -92,12 +96,27 @@ impl Leader {
         }
         let table = reaper::table();
         table.end(self.run);
+        // Whoever is still in the cgroup needs no search.
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|it| it.is_populated() == Some(true)) {
+            cgroup.kill();
+        }
         !self.has_group() && !table.look()
     }
 
+    /// What happened at the limits of the run's cgroup.
+    pub(super) fn evidence(&self) -> Evidence {
+        self.cgroup.as_ref().map(TaskGroup::evidence).unwrap_or_default()
+    }
+
     /// Kills the group and every descendant, in passes until none is left.
+    ///
+    /// A cgroup is killed as a whole; the search still finds those that moved out of it, and takes
+    /// the exit status of those that were handed to us.
     pub(super) async fn kill_all(&mut self) {
         for _ in 0..KILL_PASSES {
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.kill();
+            }
             let (run, pid, known) = (self.run, self.pid, self.known.clone());
             let pass = move || reaper::table().kill_members(run, pid, &known);
             match tokio::task::spawn_blocking(pass).await {
@@ -110,8 +129,11 @@ impl Leader {
     }
 
     /// Nothing of the run is left, so that dropping needs not look for it.
-    pub(super) fn settle(&mut self) {
+    pub(super) async fn settle(&mut self) {
         self.settled = self.child.is_none();
+        if let Some(cgroup) = self.cgroup.take() {
+            cgroup.remove().await;
+        }
     }
 
     async fn remember(&mut self) {
@@ -127,6 +149,9 @@ impl Drop for Leader {
             return;
         }
         let table = reaper::table();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
         for _ in 0..DROP_PASSES {
             if table.kill_members(self.run, self.pid, &self.known) == 0 {
                 break;
@@ -137,4 +162,21 @@ impl Drop for Leader {
             None => table.end(self.run),
         }
     }
+}
+
+fn spawn_confined(
+    command: &mut Command,
+    confine: impl FnOnce() -> io::Result<Option<TaskGroup>>,
+) -> io::Result<(Pid, Child, Option<TaskGroup>)> {
+    let cgroup = confine()?;
+    if let Some(cgroup) = &cgroup {
+        start_inside(command, cgroup.entrance()?);
+    }
+    let child = command.spawn()?;
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let pid = pid.ok_or(io::ErrorKind::NotFound)?;
+    if let Some(cgroup) = &cgroup {
+        cgroup.offer_first(pid);
+    }
+    Ok((pid, child, cgroup))
 }

@@ -6,8 +6,10 @@
 //!
 //! A program runs in a process group of its own, with an environment that holds nothing of the
 //! daemon's but [`INHERITED`]. When its run is over, in whatever way, no process of it is left: not
-//! the group, not a child that left the group, not one that was forked twice.
+//! the group, not a child that left the group, not one that was forked twice. Where the unit
+//! delegates its cgroup, each run has one of its own besides, with the handler's limits.
 
+pub mod cgroup;
 mod descent;
 mod environment;
 mod execution;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::cgroup::Limits;
+
 /// What to run for a kind, and within which bounds.
 #[derive(Clone)]
 pub struct ExecOptions {
@@ -23,6 +25,8 @@ pub struct ExecOptions {
     pub stderr_cap: usize,
     /// From SIGTERM to SIGKILL.
     pub kill_after: Duration,
+    /// What one run may use, where it has a cgroup that enforces it.
+    pub limits: Limits,
 }
 
 impl ExecOptions {
@@ -36,6 +40,7 @@ impl ExecOptions {
             result_cap: 64 * 1024,
             stderr_cap: 16 * 1024,
             kill_after: Duration::from_secs(5),
+            limits: Limits::default(),
         }
     }
 }
@@ -47,6 +52,7 @@ impl fmt::Debug for ExecOptions {
             .field("command", &self.command)
             .field("working_dir", &self.working_dir)
             .field("environment", &self.environment.keys())
+            .field("limits", &self.limits)
             .finish_non_exhaustive()
     }
 }

@@ -1,9 +1,11 @@
 //! What an exit status means for the task.
 
+use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use crate::domain::Failure;
+use super::cgroup::{Evidence, Limits, readable_bytes};
+use crate::domain::{Failure, FailureClass};
 
 /// EX_DATAERR of sysexits.h: the input is wrong, and will be wrong again.
 const FOR_GOOD: i32 = 65;
@@ -21,6 +23,35 @@ pub(super) fn failure(program: &str, status: ExitStatus) -> Failure {
         Failure::retry(message)
     };
     failure.with_status(name)
+}
+
+/// The failure with what the limits of its cgroup had to do with it.
+///
+/// A program that the kernel killed for want of memory is worth another attempt, whatever its exit
+/// status says: the next may meet a smaller input or an emptier machine.
+pub(super) fn explain(
+    mut failure: Failure,
+    evidence: &Evidence,
+    limits: &Limits,
+    kind: &str,
+) -> Failure {
+    if evidence.refused_forks > 0 {
+        let (max, times) = (limits.pids_max.unwrap_or_default(), evidence.refused_forks);
+        let _ =
+            write!(failure.message, "; reached pids_max {max} of [handler.{kind}] {times} times");
+    }
+    if evidence.oom_kills == 0 {
+        return failure;
+    }
+    let reason = match limits.memory_max.filter(|_| evidence.own_limit > 0) {
+        Some(bytes) => {
+            format!("reached memory_max {} of [handler.{kind}]", readable_bytes(bytes))
+        }
+        None => "the unit or the machine had no memory left".to_owned(),
+    };
+    failure.message = format!("out of memory: {reason}; {}", failure.message);
+    failure.class = FailureClass::Retry { after: None };
+    failure.with_status("oom")
 }
 
 /// `exit 75` or `signal SIGKILL`.
@@ -75,6 +106,40 @@ mod tests {
             assert_eq!(failure.class, FailureClass::Retry { after: None });
             assert_eq!(failure.status, Some(format!("exit {code}")));
         }
+    }
+
+    const LIMITS: Limits =
+        Limits { memory_max: Some(512 << 20), pids_max: Some(64), cpu_weight: None };
+
+    fn explained(raw: i32, evidence: Evidence) -> Failure {
+        let failure = failure("job", ExitStatus::from_raw(raw));
+        explain(failure, &evidence, &LIMITS, "resize")
+    }
+
+    #[test]
+    fn want_of_memory_is_told_with_the_limit_that_was_reached() {
+        let evidence = Evidence { oom_kills: 2, own_limit: 1, refused_forks: 0 };
+        // Killed itself, or the parent of what was killed.
+        for raw in [libc::SIGKILL, 137 << 8, 65 << 8] {
+            let failure = explained(raw, evidence);
+            assert_eq!(failure.status.as_deref(), Some("oom"));
+            assert_eq!(failure.class, FailureClass::Retry { after: None });
+            let expected = "out of memory: reached memory_max 512 MiB of [handler.resize]; `job` ";
+            assert!(failure.message.starts_with(expected), "{}", failure.message);
+        }
+        let failure = explained(libc::SIGKILL, Evidence { own_limit: 0, ..evidence });
+        assert!(failure.message.contains("the unit or the machine"), "{}", failure.message);
+    }
+
+    #[test]
+    fn refused_forks_are_evidence_and_no_verdict() {
+        let failure = explained(65 << 8, Evidence { refused_forks: 3, ..Evidence::default() });
+        assert_eq!(failure.class, FailureClass::ForGood);
+        assert_eq!(failure.status.as_deref(), Some("exit 65"));
+        let expected = "`job` ended with exit 65; reached pids_max 64 of [handler.resize] 3 times";
+        assert_eq!(failure.message, expected);
+        let plain = explained(1 << 8, Evidence::default());
+        assert_eq!(plain.message, "`job` ended with exit 1");
     }
 
     #[test]

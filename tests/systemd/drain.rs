@@ -1,0 +1,129 @@
+//! Stops of the unit in the middle of work, in time and not.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::Machine;
+use crate::common::{Verdict, wait_for};
+use crate::guest::{END_LIMIT, Guest};
+use crate::service::Service;
+use crate::unit::Committed;
+
+/// What the journal says after an end that was not a drain.
+const CUT_OFF: &str = "ended without draining";
+/// What the unit requires where the servers are on the same machine.
+const LOCAL_SERVERS: [&str; 2] = ["redis-queue-worker.service", "postgresql.service"];
+/// The length of the task that a poweroff meets.
+const TASK: Duration = Duration::from_secs(3);
+
+/// `systemctl stop` waits for the running task, and systemd shows what the worker waits for.
+pub(crate) async fn in_the_middle(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "drain").await;
+    service.start_with_task("t").await;
+    let mut stop = service.spawn_systemctl("stop");
+    let status = service.until_status("draining: 1 task").await;
+    assert_eq!(service.show("ActiveState").await, "deactivating");
+    service.scene.task("late", "sleep", "0").await;
+    assert_eq!(stop.try_wait().expect("ask for the stop"), None, "the stop waits");
+    service.open_gate();
+    assert!(stop.wait().await.expect("wait for the stop").success());
+    service.assert_clean_end().await;
+    let row = service.scene.row("t").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.fence, row.crashes), ("succeeded", 1, 0));
+    assert_eq!(service.scene.row("late").await, None);
+    Verdict::Passed(format!("{status:?}"))
+}
+
+/// What does not finish in `drain.timeout` is given back inside TimeoutStopSec.
+pub(crate) async fn gives_back(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "drain-gives-back").await;
+    service.write_config("timeout = \"1s\"\nkill_after = \"1s\"\nmargin = \"2s\"");
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=10").await;
+    service.start_with_task("t").await;
+    let took = service.stop_clean().await;
+    let row = service.scene.row("t").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.attempts, row.crashes), ("released", 0, 0));
+    service.start().await;
+    service.until_said("t", "start", 2).await;
+    service.open_gate();
+    service.scene.until_status("t", "succeeded").await;
+    assert_eq!(service.count("t", "end"), 1);
+    service.stop_clean().await;
+    Verdict::Passed(format!("stopped in {:.1} s of 10 s", took.as_secs_f64()))
+}
+
+/// A SIGKILL at the end of TimeoutStopSec is silent: the next start tells of it.
+pub(crate) async fn cut_off(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "drain-cut-off").await;
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=2").await;
+    service.start_with_task("t").await;
+    assert_eq!(service.logged(CUT_OFF).await, 0);
+    let pid = service.pid().await;
+    let mut stop = service.spawn_systemctl("stop");
+    service.until_status("draining: 1 task").await;
+    machine.guest.kill("STOP", pid).await;
+    assert!(stop.wait().await.expect("wait for the stop").success(), "systemd says nothing");
+    let result = service.show("Result").await;
+    service.start().await;
+    assert_eq!(service.show("Result").await, "success", "and the next start forgets the result");
+    assert_eq!(service.logged(CUT_OFF).await, 1, "{}", service.log().await);
+    assert_eq!(service.logged(&format!("(pid {pid},")).await, 1);
+    service.until_said("t", "start", 2).await;
+    service.open_gate();
+    let row = service.scene.until_status("t", "succeeded").await;
+    assert_eq!((row.fence, row.crashes), (2, 1));
+    assert_eq!(service.count("t", "end"), 1);
+    service.stop_clean().await;
+    Verdict::Passed(format!("Result={result} after the stop, told at the next start"))
+}
+
+/// The poweroff of a container (`incus stop`, SIGRTMIN+4 to PID 1) waits for the drain.
+pub(crate) async fn power_off(_: Rc<Machine>) -> Verdict {
+    let guest = Rc::new(Guest::boot("power-off").await);
+    let service = Service::new(&guest, "power-off").await;
+    service.start().await;
+    service.scene.task("t", "sleep", &TASK.as_secs().to_string()).await;
+    service.until_said("t", "start", 1).await;
+    let took = guest.power_off(END_LIMIT).await;
+    let scene = &service.scene;
+    let row = scene.row("t").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.fence, row.crashes), ("succeeded", 1, 0));
+    assert_eq!(scene.locks().await, Vec::<String>::new());
+    assert_eq!(scene.pending().await, 0);
+    Verdict::Passed(format!(
+        "off after {:.1} s, the task of {} s done",
+        took.as_secs_f64(),
+        TASK.as_secs()
+    ))
+}
+
+/// Where Redis and Postgres are on the same machine, they are stopped after the worker, although a
+/// switch stops one unit after the other; their crash stops nothing.
+pub(crate) async fn local_servers(machine: Rc<Machine>) -> Verdict {
+    let service = Service::with(&machine.guest, "local-servers", Committed::Local).await;
+    for server in LOCAL_SERVERS {
+        let text = "[Service]\nExecStart=/bin/sleep infinity\n";
+        machine.guest.write(&format!("/etc/systemd/system/{server}"), text);
+    }
+    service.daemon_reload().await;
+    service.start_with_task("t").await;
+    let [redis, _] = LOCAL_SERVERS;
+    let state = ["systemctl", "show", "--value", "--property=ActiveState", redis];
+    machine.guest.run(["systemctl", "kill", "--signal=KILL", redis]).await;
+    wait_for("the server to be dead", async || machine.guest.run(state).await.trim() == "failed")
+        .await;
+    assert_eq!(service.show("ActiveState").await, "active", "a crash stops nobody");
+    machine.guest.run(["systemctl", "start", redis]).await;
+    assert_eq!(service.show("ActiveState").await, "active");
+    let stop = machine.guest.command(["systemctl", "stop", redis]).spawn();
+    let mut stop = stop.expect("run nsenter");
+    service.until_status("draining: 1 task").await;
+    let during = machine.guest.run(state).await;
+    assert_eq!(during.trim(), "active", "the server waits for its client");
+    service.open_gate();
+    assert!(stop.wait().await.expect("wait for the stop").success());
+    service.assert_clean_end().await;
+    service.scene.until_status("t", "succeeded").await;
+    machine.guest.run(["systemctl", "stop", LOCAL_SERVERS[0], LOCAL_SERVERS[1]]).await;
+    Verdict::Passed(format!("{redis} stays until the drain is over"))
+}
