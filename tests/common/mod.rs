@@ -3,7 +3,13 @@
 //!
 //! Servers come from `queue_worker::private_servers`. Nothing here sleeps to wait for something.
 
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses another part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    unused_macros,
+    reason = "each test binary uses another part"
+)]
 
 mod cases;
 mod clients;

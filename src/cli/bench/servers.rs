@@ -105,7 +105,7 @@ batch = {BATCH}
 
 [handler.exec]
 type = "exec"
-command = ["/bin/true"]
+command = ["true"]
 
 [log]
 level = "warn"
