@@ -10,7 +10,7 @@ mod connection;
 mod fault;
 mod link;
 mod script;
-#[cfg(feature = "sentinel")]
+#[cfg_attr(not(feature = "sentinel"), path = "no_sentinel.rs")]
 mod sentinel;
 mod target;
 

@@ -76,7 +76,8 @@ impl Sentinels {
     }
 
     /// Those of `url`; they speak TLS if the master in `template` does.
-    pub(super) fn new(url: &SentinelUrl, template: &ConnectionInfo) -> Self {
+    #[expect(clippy::unnecessary_wraps, reason = "a program without the feature refuses here")]
+    pub(super) fn new(url: &SentinelUrl, template: &ConnectionInfo) -> Result<Self, &'static str> {
         let login = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP2)
             .set_skip_set_lib_name();
@@ -90,7 +91,7 @@ impl Sentinels {
             name: url.name.clone(),
             address: Self::address(url),
         };
-        Self { panel: Arc::new(panel), look: Mutex::default() }
+        Ok(Self { panel: Arc::new(panel), look: Mutex::default() })
     }
 
     /// Where the master is, told within `limit`. A Sentinel that wants a password is given that of

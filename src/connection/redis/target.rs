@@ -13,7 +13,6 @@ use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::super::{PasswordSource, RedisError};
-#[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
 use crate::domain::SentinelUrl;
 
@@ -34,7 +33,6 @@ pub struct TargetError(String);
 pub struct RedisTarget {
     /// With the address of the server, unless Sentinels name it.
     info: ConnectionInfo,
-    #[cfg(feature = "sentinel")]
     sentinels: Option<Arc<Sentinels>>,
     address: Arc<str>,
     password: Option<PasswordSource>,
@@ -59,20 +57,13 @@ impl RedisTarget {
         Self::with_login(info, address, username, password)
     }
 
-    #[cfg(not(feature = "sentinel"))]
-    fn of_sentinels(_: &str, _: Option<&str>, _: Option<&str>) -> Result<Self, TargetError> {
-        Err(TargetError(
-            "names sentinels, and this program was built without the feature `sentinel`".into(),
-        ))
-    }
-
-    #[cfg(feature = "sentinel")]
     fn of_sentinels(
         url: &str,
         username: Option<&str>,
         password: Option<&str>,
     ) -> Result<Self, TargetError> {
-        let url = SentinelUrl::parse(url).map_err(|message| TargetError(message.to_owned()))?;
+        let refused = |message: &str| TargetError(message.to_owned());
+        let url = SentinelUrl::parse(url).map_err(refused)?;
         // Of the template, everything but the address stays.
         let template = if url.tls { "rediss://localhost" } else { "redis://localhost" };
         let info = template.into_connection_info().map_err(|error| explain(&error))?;
@@ -82,7 +73,7 @@ impl RedisTarget {
         let password = password.or(url.password());
         let info = info.set_redis_settings(settings);
         let mut target = Self::with_login(info, address, username, password)?;
-        target.sentinels = Some(Arc::new(Sentinels::new(&url, &target.info)));
+        target.sentinels = Some(Arc::new(Sentinels::new(&url, &target.info).map_err(refused)?));
         Ok(target)
     }
 
@@ -115,7 +106,6 @@ impl RedisTarget {
             .set_user_timeout(USER_TIMEOUT);
         Ok(Self {
             info: info.set_redis_settings(settings).set_tcp_settings(tcp),
-            #[cfg(feature = "sentinel")]
             sentinels: None,
             address,
             password: None,
@@ -144,10 +134,7 @@ impl RedisTarget {
 
     /// Whether Sentinels name another server by now than the one in use.
     pub(super) fn has_moved_from(&self, used: &str) -> bool {
-        #[cfg(feature = "sentinel")]
-        return self.sentinels.as_ref().is_some_and(|all| all.has_moved_from(used));
-        #[cfg(not(feature = "sentinel"))]
-        return used.is_empty();
+        self.sentinels.as_ref().is_some_and(|all| all.has_moved_from(used))
     }
 
     /// `host:port`, the path of the socket, or the Sentinels and the name they are asked for.
@@ -173,7 +160,6 @@ impl RedisTarget {
             info = info.set_redis_settings(settings);
         }
         let address = Arc::clone(&self.address);
-        #[cfg(feature = "sentinel")]
         let (info, address) = match &self.sentinels {
             Some(sentinels) => {
                 let master = sentinels.master(info.redis_settings(), limit / 2).await?;
@@ -182,8 +168,6 @@ impl RedisTarget {
             }
             None => (info, address),
         };
-        #[cfg(not(feature = "sentinel"))]
-        let _ = limit;
         let client = redis::Client::open(info).map_err(|error| RedisError::Misconfigured {
             address: address.to_string(),
             message: format!("cannot be used: {error}"),
