@@ -63,9 +63,7 @@ impl SentinelUrl {
             return Err("names more than 16 sentinels");
         }
         let (name, database) = path.split_once('/').unwrap_or((path, ""));
-        let name = given(name).ok_or(
-            "does not say what the sentinels call the redis: write redis+sentinel://HOST:PORT/NAME",
-        )?;
+        let name = given(name).ok_or("does not say what the sentinels call the redis")?;
         let database = match database {
             "" => 0,
             number => number.parse().map_err(|_| "has a database that is no number")?,
