@@ -47,13 +47,13 @@ mutant effects_after_the_deadline src/protocol/lease_clock.rs \
 mutant deadline_from_the_answer src/worker/heartbeat.rs \
     's/(run\.alive\.lease\.confirm\()sent/$1beats.clock.now()/'
 mutant leases_not_renewed src/worker/heartbeat.rs \
-    's/renew_leases\(beats, stores, group\)\.await;//'
+    's/renew_leases\(beats, stores, group, patience\)\.await;/let _ = patience;/'
 mutant leave_acknowledges src/worker/parting.rs \
     's/Exit::Leave => self\.unlock\(lock\)\.await,/Exit::Leave => { tokio::join!(self.acknowledge(delivery), self.unlock(lock)); }/'
 mutant running_is_acknowledged src/worker/parting.rs \
     's/Claimed::Running \{ remaining \} => Exit::Postpone\(remaining\)/Claimed::Running { .. } => Exit::Acknowledge/'
 mutant errors_are_acknowledged src/worker/executor.rs \
-    's/(self\.context\.health\.postgres\.doubt\(error\);\s+)Exit::HandOver/$1Exit::Acknowledge/'
+    's/(LedgerError::Conflict \{ \.\. \} => )Exit::HandOver/$1Exit::Acknowledge/'
 mutant drain_burns_an_attempt src/protocol/settle.rs \
     's/Interruption::Drain \| //; s/\(Some\(Err\(failure\)\), None\)/(Some(Err(failure)), None | Some(Interruption::Drain))/; s/\(None, None\)/(None, None | Some(Interruption::Drain))/'
 mutant not_unlocked src/worker/parting.rs \
