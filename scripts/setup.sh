@@ -33,6 +33,7 @@ has redis-server || has valkey-server || need 'Redis (redis-server) or Valkey' r
 has_postgres || need 'Postgres (postgres, initdb)' postgresql
 has git || need git git
 has cc || need 'a C compiler (cc)' gcc libc6-dev
+has dbus-daemon || need 'dbus-daemon (D-Bus)' dbus
 has setpriv || need 'setpriv (util-linux)' util-linux
 # Only where it costs nobody a question; elsewhere scripts/valkey.sh looks further.
 may_install() {

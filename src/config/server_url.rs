@@ -56,6 +56,15 @@ impl ServerUrl {
         self.0.host_str().is_some_and(|host| !host.is_empty())
     }
 
+    /// Whether it leads to this machine, as far as its text tells: a socket, or a loopback address.
+    pub fn is_local(&self) -> bool {
+        let socket =
+            self.0.query_pairs().any(|(name, text)| name == "host" && text.starts_with('/'));
+        let host = self.0.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let loopback = || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        socket || host.is_empty() || host == "localhost" || loopback()
+    }
+
     /// Whether both lead to the same server, as far as their text tells: the same host and port, or
     /// the same socket, whatever the user and the database; for Sentinels, the same name too.
     pub fn is_same_server(&self, other: &Self, default_port: u16) -> bool {
@@ -225,5 +234,21 @@ mod tests {
         assert_eq!(url.to_string(), "redis+sentinel://me:***@a:1,[::1]:2,c/main/1");
         assert_eq!(url.without_password(), "redis+sentinel://me@a:1,[::1]:2,c/main/1");
         assert_eq!((url.username().as_deref(), url.has_host()), (Some("me"), true));
+    }
+
+    #[test]
+    fn a_socket_and_a_loopback_address_are_local() {
+        for url in [
+            "redis+unix:///run/redis.sock",
+            "redis://localhost:1/",
+            "redis://127.0.0.2/",
+            "redis://[::1]:6379/0",
+            "postgres://me@db.example/x?host=/run/postgresql",
+        ] {
+            assert!(ServerUrl::parse(url).expect("a URL").is_local(), "{url}");
+        }
+        for url in ["redis://10.0.0.1/", "postgres://me@db.example/x?host=db.example"] {
+            assert!(!ServerUrl::parse(url).expect("a URL").is_local(), "{url}");
+        }
     }
 }

@@ -232,7 +232,8 @@ impl LeaseSettings {
 }
 
 section! {
-    /// The way out after SIGTERM. The sum of the three must fit into the unit's TimeoutStopSec.
+    /// The way out after SIGTERM (docs/systemd.md). The sum of timeout, kill_after and margin has to
+    /// fit into the unit's TimeoutStopSec.
     DrainSettings {
         ..
         /// How long running tasks may go on.
@@ -241,8 +242,12 @@ section! {
         kill_after: Duration = secs(5),
         /// What is kept for giving back tasks and locks.
         margin: Duration = secs(5),
-        /// The unit's TimeoutStopSec, for the check of the sum; default: systemd's 90 s.
+        /// The unit's TimeoutStopSec, or what another supervisor allows: a longer sum is refused.
+        /// Default under systemd: what it says itself, and a longer sum is shortened.
         stop_timeout: Option<Duration> = None,
+        /// Under systemd: while tasks end, timeout starts anew, and the unit's limit is extended, by
+        /// at most this long all in all. Default: never.
+        extend_at_most: Option<Duration> = None,
     }
 }
 

@@ -22,9 +22,6 @@ use super::size::ByteSize;
 use super::tree::{Config, QueueSettings};
 use crate::domain::SentinelUrl;
 
-/// systemd's default of TimeoutStopSec (systemd-system.conf(5), DefaultTimeoutStopSec).
-const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(90);
-
 /// Half a second until a handler that does not end is dropped, one for what is then recorded and
 /// handed over, and half a second for the parts of the process that end after that.
 const LEAST_MARGIN: Duration = Duration::from_secs(2);
@@ -266,27 +263,20 @@ impl Rules<'_> {
         }
         let drain = &config.drain;
         let needed = drain.timeout + drain.kill_after + drain.margin;
-        let allowed = drain.stop_timeout.unwrap_or(DEFAULT_STOP_TIMEOUT);
-        if needed > allowed {
-            let whose = if drain.stop_timeout.is_some() {
-                "drain.stop_timeout"
-            } else {
-                "systemd's default TimeoutStopSec"
-            };
-            self.broken(
-                &["drain.timeout", "drain.kill_after", "drain.margin", "drain.stop_timeout"],
-                format!(
-                    "timeout + kill_after + margin are {}, more than the {} of {whose}",
-                    show(needed),
-                    show(allowed)
-                ),
-                format!(
-                    "lower drain.timeout, or raise the unit's TimeoutStopSec and drain.stop_timeout \
-                     to \"{}\"",
-                    show(needed)
-                ),
-            );
-        }
+        let Some(allowed) = drain.stop_timeout.filter(|allowed| needed > *allowed) else { return };
+        self.broken(
+            &["drain.timeout", "drain.kill_after", "drain.margin", "drain.stop_timeout"],
+            format!(
+                "timeout + kill_after + margin are {}, more than the {} of drain.stop_timeout",
+                show(needed),
+                show(allowed)
+            ),
+            format!(
+                "lower drain.timeout, or raise the unit's TimeoutStopSec and drain.stop_timeout to \
+                 \"{}\"",
+                show(needed)
+            ),
+        );
     }
 
     fn queue(&mut self, config: &Config, queue: &QueueSettings) {

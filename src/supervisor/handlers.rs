@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::confinement::{Confinement, limits};
-use super::life::StartError;
+use super::start::StartError;
 use crate::config::{Config, ExecSettings, HandlerAction, HandlerSettings, HttpSettings, Secret};
 use crate::domain::Kind;
 use crate::handler::Handler;

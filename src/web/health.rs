@@ -130,7 +130,7 @@ mod tests {
         for (phase_now, reason) in [
             (Phase::Quiet, "quiet"),
             (Phase::Background, "draining in the background"),
-            (Phase::Draining { soft: end, hard: end }, "draining"),
+            (Phase::Draining { soft: end, hard: end, latest: end }, "draining"),
             (Phase::Interrupting { hard: end }, "giving back"),
             (Phase::Abandoning, "stopped"),
             (Phase::Stopped, "stopped"),

@@ -308,7 +308,7 @@ impl Executor {
         match answer {
             Ok(Performed::Committed) => {
                 self.counts.waited(delivery.entry, begun_ms);
-                counts.succeeded.inc();
+                counts.succeeded();
                 outcome_log::succeeded(task, None);
                 Err(Exit::Acknowledge)
             }
@@ -373,7 +373,7 @@ impl Executor {
             };
             let error = match answer {
                 Ok(Performed::Committed) => {
-                    self.counts_of(task).succeeded.inc();
+                    self.counts_of(task).succeeded();
                     outcome_log::succeeded(task, Some(grant));
                     return Err(Exit::Acknowledge);
                 }
@@ -463,7 +463,7 @@ impl Executor {
         };
         cancel.cancel();
         let patience = match why {
-            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace),
+            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace.get()),
             Interruption::Timeout | Interruption::LeaseLost | Interruption::NoRoom => {
                 entry.kill_after
             }

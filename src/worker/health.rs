@@ -315,6 +315,15 @@ impl Health {
         doubted.map(|store| format!("connecting to {}", store.name))
     }
 
+    /// For how long a store has been down; of two, the one that has been for longer.
+    pub fn away_for(&self) -> Option<Duration> {
+        let since = self.stores().into_iter().filter_map(|store| match store.state() {
+            State::Down { since, .. } => Some(store.clock.now().saturating_since(since)),
+            State::Up | State::Doubted => None,
+        });
+        since.max()
+    }
+
     /// What a store refused in the last seconds although it is up.
     pub fn refusal(&self) -> Option<String> {
         self.postgres.refusal().or_else(|| self.redis.refusal())

@@ -129,7 +129,8 @@ pub fn skip_all(what: &str, reason: &str) -> ExitCode {
 }
 
 fn line(verdict: &str, name: &str, seconds: f64, more: &str) {
-    println!("{verdict}  {name:<42} {seconds:6.1} s  {more}");
+    let line = format!("{verdict}  {name:<24} {seconds:6.1} s  {more}");
+    println!("{}", line.trim_end());
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -109,8 +109,8 @@ pub(crate) async fn stop_by_force(ground: Rc<Ground>) -> Verdict {
     Verdict::Passed(format!("runs again {:.1} s after the kill", again.as_secs_f64()))
 }
 
-/// Cut off from both stores, a worker stops its task before another one starts it, and comes back
-/// by itself.
+/// Cut off from both stores, a worker stops its task when its lease ends, as another one starts it,
+/// and comes back by itself.
 pub(crate) async fn cut_off(ground: Rc<Ground>) -> Verdict {
     let (a, b) = (&ground.a, &ground.b);
     ground.start_on_a("cut", "gate", "").await;
@@ -121,6 +121,7 @@ pub(crate) async fn cut_off(ground: Rc<Ground>) -> Verdict {
     b.until_started("cut").await;
     let again = cut.elapsed();
     assert!(again <= TTL + AND, "the task ran again after {again:?}");
+    wait_for("the end of its lease", async || a.log().contains("the run is cancelled")).await;
     // Both gates: a child of the first worker that still ran would say so.
     a.gate(true);
     b.gate(true);
@@ -159,7 +160,7 @@ pub(crate) async fn cut_off_from_redis(ground: Rc<Ground>) -> Verdict {
     let row = ground.scene.until_status("no-redis", "succeeded").await;
     assert_eq!((row.fence, row.crashes), (1, 0));
     assert_eq!((a.count("no-redis", "end"), b.count("no-redis", "start")), (1, 0));
-    a.connect_redis().await;
+    a.connect().await;
     a.until_status("ready, idle").await;
     ground.assert_nothing_left().await;
     Verdict::Passed("done by its worker, once".to_owned())

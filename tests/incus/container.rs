@@ -4,7 +4,6 @@
 //! taking them away cuts the container off.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use url::Url;
 
 use crate::common::{Scene, instance, wait_for};
 use crate::daemon::Daemon;
-use crate::unit::{CONTAINER_DROP_IN, Committed};
+use crate::unit::{self, CONTAINER_DROP_IN, Committed};
 
 /// The place of the program in the container.
 const PROGRAM: &str = "/opt/queue-worker/bin/queue-worker";
@@ -50,7 +49,7 @@ pub(crate) struct Container {
 }
 
 impl Container {
-    /// Makes the container; whether its worker starts at boot is up to the caller.
+    /// Makes the container. Its worker does not start at boot, so that a case knows who works.
     pub(crate) async fn new(daemon: &Rc<Daemon>, name: &'static str, scene: &Scene) -> Self {
         daemon.run(&["init", "debian", name, "--config", "security.privileged=true"]).await;
         let source = format!("source={}", env!("CARGO_BIN_EXE_queue-worker"));
@@ -73,8 +72,12 @@ impl Container {
         }
         let unit = format!("/etc/systemd/system/{UNIT}");
         self.write(&unit, &Committed::Container.text(NAME, PROGRAM));
+        let migration = format!("/etc/systemd/system/{}", unit::migration_name(NAME));
+        self.write(&migration, &Committed::Container.migration_text(NAME, PROGRAM));
         let (drop_in, text) = CONTAINER_DROP_IN;
-        self.write(&format!("{unit}.d/{drop_in}"), text);
+        for unit in [unit, migration] {
+            self.write(&format!("{unit}.d/{drop_in}"), text);
+        }
         self.write("/etc/systemd/system/service.d/zzz-lxc-service.conf", GENERATED);
         self.write("/etc/tmpfiles.d/queue-worker.conf", SECRETS);
         let redis = format!("redis://127.0.0.1:{REDIS}/");
@@ -84,13 +87,6 @@ impl Container {
             "timeout = \"20s\"\nkill_after = \"3s\"\nmargin = \"3s\"\nstop_timeout = \"28s\"";
         let config = instance::config(&redis, postgres.as_str(), STATE, drain);
         self.write(&format!("/etc/queue-worker/{NAME}.toml"), &config);
-    }
-
-    /// The worker starts whenever the container boots.
-    pub(crate) fn enable(&self) {
-        let wants = self.path("/etc/systemd/system/multi-user.target.wants");
-        fs::create_dir_all(&wants).expect("make a folder");
-        symlink(format!("/etc/systemd/system/{UNIT}"), wants.join(UNIT)).expect("link the unit");
     }
 
     fn path(&self, inside: &str) -> PathBuf {
@@ -173,7 +169,11 @@ impl Container {
     pub(crate) fn log(&self) -> String {
         let journal =
             ["journalctl", "--no-pager", "--output=short-precise", "--lines=60", "-u", UNIT];
-        self.daemon.run_blocking(&[&["exec", self.name, "--"], &journal[..]].concat())
+        let words = [&["exec", self.name, "--"], &journal[..]].concat();
+        let log = self.daemon.run_blocking(&words);
+        // Keys of the unit that an older systemd does not know.
+        let lines = log.lines().filter(|line| !line.contains("Unknown key"));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// How often `what` (`start` or `end`) was said of a task here.
@@ -198,33 +198,19 @@ impl Container {
         }
     }
 
-    /// Connects it with Redis and Postgres.
+    /// Connects it with Redis and Postgres, as far as it is not.
     pub(crate) async fn connect(&self) {
-        self.add_proxy("redis", REDIS, self.redis).await;
-        self.add_proxy("postgres", POSTGRES, self.postgres).await;
-    }
-
-    /// Connects it with one server.
-    async fn add_proxy(&self, device: &str, inside: u16, outside: u16) {
-        let listen = format!("listen=tcp:127.0.0.1:{inside}");
-        let connect = format!("connect=tcp:127.0.0.1:{outside}");
-        let words = [
-            "config",
-            "device",
-            "add",
-            self.name,
-            device,
-            "proxy",
-            &listen,
-            &connect,
-            "bind=instance",
-        ];
-        self.daemon.run(&words).await;
-    }
-
-    /// Connects it with Redis again.
-    pub(crate) async fn connect_redis(&self) {
-        self.add_proxy("redis", REDIS, self.redis).await;
+        let connected = self.daemon.run(&["config", "device", "list", self.name]).await;
+        let servers = [("redis", REDIS, self.redis), ("postgres", POSTGRES, self.postgres)];
+        for (device, inside, outside) in servers {
+            if connected.lines().any(|line| line == device) {
+                continue;
+            }
+            let listen = format!("listen=tcp:127.0.0.1:{inside}");
+            let connect = format!("connect=tcp:127.0.0.1:{outside}");
+            let add = ["config", "device", "add", self.name, device, "proxy", "bind=instance"];
+            self.daemon.run(&[&add[..], &[&listen, &connect]].concat()).await;
+        }
     }
 
     /// Cuts it off from a server: new and old connections are dead.

@@ -54,12 +54,14 @@ impl Ground {
         let scene = Scene::start().await;
         let a = Container::new(&daemon, "a", &scene).await;
         let b = Container::new(&daemon, "b", &scene).await;
-        a.enable();
         Self { daemon, a, b, scene }
     }
 
     /// A task that runs in the first container, while the other has no worker.
     async fn start_on_a(&self, id: &str, kind: &str, payload: &str) {
+        for container in [&self.a, &self.b] {
+            container.connect().await;
+        }
         self.b.boot().await;
         self.b.stop_worker().await;
         self.a.start_worker().await;

@@ -84,7 +84,7 @@ async fn drain(setup: Setup) -> Ending {
             lease: LEASE,
             sweep: SWEEP,
             suspect_wait: SUSPECT_WAIT,
-            drain_grace: budget.grace,
+            drain_grace: Arc::new(Watched::new(budget.grace)),
             unknown_kind_give_up: UNKNOWN_GIVE_UP,
             retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 100 },
             prune_every: AGE,

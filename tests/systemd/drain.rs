@@ -13,6 +13,8 @@ use crate::unit::Committed;
 const CUT_OFF: &str = "ended without draining";
 /// What the unit requires where the servers are on the same machine.
 const LOCAL_SERVERS: [&str; 2] = ["redis-queue-worker.service", "postgresql.service"];
+/// TimeoutStopSec of a drain that is extended.
+const SHORT_LIMIT: u64 = 6;
 /// The length of the task that a poweroff meets.
 const TASK: Duration = Duration::from_secs(3);
 
@@ -55,7 +57,8 @@ pub(crate) async fn gives_back(machine: Rc<Machine>) -> Verdict {
 /// A SIGKILL at the end of TimeoutStopSec is silent: the next start tells of it.
 pub(crate) async fn cut_off(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "drain-cut-off").await;
-    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=2").await;
+    service.write_config("timeout = \"1s\"\nkill_after = \"1s\"\nmargin = \"2s\"");
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=4").await;
     service.start_with_task("t").await;
     assert_eq!(service.logged(CUT_OFF).await, 0);
     let pid = service.pid().await;
@@ -126,4 +129,48 @@ pub(crate) async fn local_servers(machine: Rc<Machine>) -> Verdict {
     service.scene.until_status("t", "succeeded").await;
     machine.guest.run(["systemctl", "stop", LOCAL_SERVERS[0], LOCAL_SERVERS[1]]).await;
     Verdict::Passed(format!("{redis} stays until the drain is over"))
+}
+
+/// A drain that does not fit into TimeoutStopSec is shortened, and the journal warns of it.
+pub(crate) async fn shortened(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "drain-shortened").await;
+    let more = "timeout = \"60s\"\nkill_after = \"2s\"\nmargin = \"2s\"";
+    service.write_config(more);
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=7").await;
+    service.start_with_task("t").await;
+    let unit = service.unit();
+    let words = ["journalctl", "--output=cat", "--priority=warning", "--unit", &unit];
+    let warnings = machine.guest.run(words).await;
+    let warning = warnings.lines().find(|line| line.contains("shortened to 3s + 2s + 2s"));
+    assert!(warning.is_some(), "no warning of it:\n{}", service.log().await);
+    let took = service.stop_clean().await;
+    let row = service.scene.row("t").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.attempts, row.crashes), ("released", 0, 0));
+    Verdict::Passed(format!("64 s configured, 7 s allowed, stopped in {:.1} s", took.as_secs_f64()))
+}
+
+/// While tasks end, a drain goes on beyond TimeoutStopSec, which systemd extends.
+pub(crate) async fn extended(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "drain-extended").await;
+    let more = "timeout = \"3s\"\nkill_after = \"1s\"\nmargin = \"2s\"\nextend_at_most = \"30s\"";
+    service.write_config(more);
+    service.drop_in("50-limit.conf", &format!("[Service]\nTimeoutStopSec={SHORT_LIMIT}")).await;
+    service.start().await;
+    let tasks = ["2", "4", "6", "8", "10"];
+    for seconds in tasks {
+        service.scene.task(seconds, "sleep", seconds).await;
+    }
+    for id in tasks {
+        service.until_said(id, "start", 1).await;
+    }
+    let took = service.stop_clean().await;
+    assert!(took > Duration::from_secs(SHORT_LIMIT), "the last task alone takes longer: {took:?}");
+    for id in tasks {
+        let row = service.scene.row(id).await.expect("claimed");
+        assert_eq!((row.status.as_str(), row.fence), ("succeeded", 1), "{id}");
+    }
+    Verdict::Passed(format!(
+        "TimeoutStopSec={SHORT_LIMIT}, stopped after {:.1} s, all done",
+        took.as_secs_f64()
+    ))
 }

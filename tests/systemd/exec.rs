@@ -1,5 +1,6 @@
 //! What the programs of tasks leave behind: nothing, however the worker ends.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::Machine;
@@ -44,6 +45,35 @@ pub(crate) async fn children(machine: Rc<Machine>) -> Verdict {
     service.stop_clean().await;
     assert_eq!(sleepers(&service).await, Vec::<String>::new());
     Verdict::Passed(format!("{} of {} gone, twice", first.len(), SLEEPERS.len()))
+}
+
+/// Where the unit delegates, each program runs in a cgroup of its own, the worker in another.
+pub(crate) async fn cgroups(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "exec-cgroups").await;
+    service.start().await;
+    for id in ["1", "2"] {
+        service.scene.task(id, "gate", "").await;
+        service.until_said(id, "start", 1).await;
+    }
+    let unit = format!("/sys/fs/cgroup/system.slice/{}", service.unit());
+    let find = format!("cd {unit} && find . -name cgroup.procs | xargs grep -H . || true");
+    let processes = machine.guest.run(["sh", "-c", &find]).await;
+    let count = |folder: &str| {
+        let folders = processes.lines().filter_map(|line| line.strip_prefix(folder));
+        folders.filter_map(|rest| rest.split('/').next()).collect::<BTreeSet<_>>().len()
+    };
+    assert_eq!(count("./tasks/task-"), 2, "{processes}");
+    let worker = format!("./worker/cgroup.procs:{}", service.pid().await);
+    assert!(processes.lines().any(|line| line == worker), "{processes}");
+    service.open_gate();
+    for id in ["1", "2"] {
+        service.scene.until_status(id, "succeeded").await;
+    }
+    let log = service.log().await;
+    let limits =
+        log.lines().find(|line| line.contains("runs in a cgroup")).unwrap_or_default().to_owned();
+    service.stop_clean().await;
+    Verdict::Passed(limits)
 }
 
 /// The process ids of the family.

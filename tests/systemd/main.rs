@@ -26,6 +26,7 @@ use guest::Guest;
 const CASES: &[Case<Machine>] = &[
     case!("start", 60, start::says_ready),
     case!("start-sql-only", 60, start::sql_only),
+    case!("start-other-distribution", 60, start::other_distribution),
     case!("start-without-redis", 60, start::without_redis),
     case!("start-migrates", 60, start::migrates),
     case!("stop-right-after-start", 60, start::stopped_at_once),
@@ -33,6 +34,8 @@ const CASES: &[Case<Machine>] = &[
     case!("drain", 60, drain::in_the_middle),
     case!("drain-gives-back", 60, drain::gives_back),
     case!("drain-cut-off", 60, drain::cut_off),
+    case!("drain-shortened", 60, drain::shortened),
+    case!("drain-extended", 60, drain::extended),
     case!("local-servers", 60, drain::local_servers),
     case!("power-off", 60, drain::power_off),
     case!("restart-new-binary", 60, deploy::restart),
@@ -42,8 +45,10 @@ const CASES: &[Case<Machine>] = &[
     case!("watchdog", 60, crash::watchdog),
     case!("killed", 60, crash::killed),
     case!("exec-children", 60, exec::children),
+    case!("exec-cgroups", 60, exec::cgroups),
     case!("journal-fields", 60, observe::journal),
     case!("security", 60, observe::security),
+    case!("doctor", 60, observe::doctor),
     case!("credentials-in-lxc", 60, secrets::in_lxc),
 ];
 
@@ -53,11 +58,18 @@ pub(crate) struct Machine {
 }
 
 impl Ground for Machine {
-    fn explain(&self, case: &str) -> String {
-        let unit = unit::name(case);
-        let words =
-            ["journalctl", "--no-pager", "--output=short-monotonic", "--lines=80", "--unit", &unit];
-        self.guest.run_blocking(&words)
+    fn explain(&self, _: &str) -> String {
+        let journal = [
+            "journalctl",
+            "--no-pager",
+            "--output=short-monotonic",
+            "--lines=80",
+            "--unit=queue-worker*",
+        ];
+        let log = self.guest.run_blocking(&journal);
+        // Keys of the units that an older systemd does not know.
+        let lines = log.lines().filter(|line| !line.contains("Unknown key"));
+        lines.collect::<Vec<_>>().join("\n")
     }
 }
 

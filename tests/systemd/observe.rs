@@ -40,6 +40,35 @@ pub(crate) async fn journal(machine: Rc<Machine>) -> Verdict {
     Verdict::Passed(format!("{} lines; fields {}", lines.len(), own.join(" ")))
 }
 
+/// `queue-worker doctor` finds no error in the committed unit, and names what a drop-in spoils.
+pub(crate) async fn doctor(machine: Rc<Machine>) -> Verdict {
+    let service = Service::new(&machine.guest, "doctor").await;
+    service.start().await;
+    let healthy = unit_errors(&service).await;
+    assert_eq!(healthy, Vec::<String>::new(), "errors in the committed unit");
+    let drop_in = "[Service]\nTimeoutStopSec=5\nKillMode=process\n";
+    service.drop_in("99-spoilt.conf", drop_in).await;
+    let spoilt = unit_errors(&service).await;
+    assert_eq!(spoilt, ["unit.kill_mode", "unit.stop_timeout"]);
+    service.stop_clean().await;
+    Verdict::Passed(format!("finds {}", spoilt.join(" and ")))
+}
+
+/// What the doctor calls errors of the unit, in order.
+async fn unit_errors(service: &Service) -> Vec<String> {
+    let (unit, config) = (service.unit(), service.config_path());
+    let words = [OLD, "doctor", "--json", "--unit", &unit, "--config", &config];
+    let output = service.guest.try_run(words).await;
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report in JSON");
+    let findings = report["findings"].as_array().expect("a list of findings");
+    let errors = findings.iter().filter(|finding| finding["level"] == "error");
+    let checks = errors.filter_map(|finding| finding["check"].as_str());
+    let mut checks: Vec<String> =
+        checks.filter(|check| check.starts_with("unit.")).map(str::to_owned).collect();
+    checks.sort();
+    checks
+}
+
 /// `systemd-analyze security` of each committed unit is within its target.
 pub(crate) async fn security(machine: Rc<Machine>) -> Verdict {
     let mut figures = Vec::new();

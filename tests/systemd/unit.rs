@@ -1,7 +1,8 @@
-//! The units under test: the committed ones (`nix/units`), with the places of this machine instead
-//! of those in a Nix store, and a case's name instead of the instance's.
+//! The units under test: the committed ones (`nix/units`, and the one for other distributions), with the
+//! places of this machine instead of those in a Nix store, and a case's name instead of the
+//! instance's.
 
-/// A committed unit.
+/// A committed unit: those of the module, and the one for other distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Committed {
     Default,
@@ -9,11 +10,12 @@ pub(crate) enum Committed {
     Background,
     Container,
     Local,
+    Other,
 }
 
 impl Committed {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Default, Self::Exec, Self::Background, Self::Container, Self::Local];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Default, Self::Exec, Self::Background, Self::Container, Self::Local, Self::Other];
 
     /// The instance that it was made for.
     pub(crate) fn instance(self) -> &'static str {
@@ -23,6 +25,7 @@ impl Committed {
             Self::Background => "background",
             Self::Container => "container",
             Self::Local => "local",
+            Self::Other => "other",
         }
     }
 
@@ -33,11 +36,14 @@ impl Committed {
             Self::Background => include_str!("../../nix/units/queue-worker-background.service"),
             Self::Container => include_str!("../../nix/units/queue-worker-container.service"),
             Self::Local => include_str!("../../nix/units/queue-worker-local.service"),
+            Self::Other => include_str!("../../config/queue-worker.service"),
         }
     }
 
     fn committed_migration(self) -> &'static str {
         match self {
+            // It migrates by itself, and wants no other unit.
+            Self::Other => "",
             Self::Default => include_str!("../../nix/units/queue-worker-default-migrate.service"),
             Self::Exec => include_str!("../../nix/units/queue-worker-exec-migrate.service"),
             Self::Background => {
@@ -55,7 +61,7 @@ impl Committed {
     pub(crate) fn most_exposure(self) -> u32 {
         match self {
             Self::Default | Self::Local => 16,
-            Self::Exec | Self::Background | Self::Container => 30,
+            Self::Exec | Self::Background | Self::Container | Self::Other => 30,
         }
     }
 
@@ -70,6 +76,9 @@ impl Committed {
     }
 
     fn renamed(self, text: &str, name: &str, program: &str) -> String {
+        if self == Self::Other {
+            return single_instance(text, name, program);
+        }
         let old = self.instance();
         places(text, program)
             .replace(&format!("queue-worker/{old}"), &format!("queue-worker/{name}"))
@@ -91,6 +100,20 @@ pub(crate) fn name(instance: &str) -> String {
 /// The name of the unit that migrates before it.
 pub(crate) fn migration_name(instance: &str) -> String {
     format!("queue-worker-{instance}-migrate.service")
+}
+
+/// The unit for other distributions, which knows one instance, for an instance of this name.
+fn single_instance(text: &str, name: &str, program: &str) -> String {
+    let config = format!("--config /etc/queue-worker/{name}.toml");
+    let mut text = text
+        .replace("/usr/local/bin/queue-worker", program)
+        .replace("StateDirectory=queue-worker", &format!("StateDirectory=queue-worker/{name}"))
+        .replace("/var/lib/queue-worker", &format!("/var/lib/queue-worker/{name}"));
+    for command in ["migrate", "run", "check-config"] {
+        let bare = format!("{program} {command}\n");
+        text = text.replace(&bare, &format!("{program} {command} {config}\n"));
+    }
+    text
 }
 
 /// Puts real programs where the text has placeholders: `program` for the worker's, and the folders

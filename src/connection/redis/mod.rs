@@ -8,6 +8,7 @@
 mod connect;
 mod connection;
 mod fault;
+mod inquiry;
 mod link;
 mod script;
 #[cfg_attr(not(feature = "sentinel"), path = "no_sentinel.rs")]
@@ -15,6 +16,7 @@ mod sentinel;
 mod target;
 
 pub use connection::RedisConnection;
+pub use inquiry::inquire;
 pub use link::RedisLink;
 pub use script::LuaScript;
 pub use target::{RedisTarget, TargetError};
