@@ -166,6 +166,18 @@ pub(crate) async fn cut_off_from_redis(ground: Rc<Ground>) -> Verdict {
     Verdict::Passed("done by its worker, once".to_owned())
 }
 
+/// `queue-worker doctor` sees that it is in a container, and how the drain compares with what Incus
+/// waits before it kills.
+pub(crate) async fn doctor(ground: Rc<Ground>) -> Verdict {
+    ground.a.start_worker().await;
+    let finding = ground.a.finding("container.shutdown").await;
+    let found = finding["found"].as_str().unwrap_or_default();
+    assert!(found.starts_with("in a container (lxc)"), "{finding}");
+    // 26 s of drain and 5 s for the rest of the container are more than the usual 30 s.
+    assert_eq!(finding["level"], "warning", "{finding}");
+    Verdict::Passed(found.to_owned())
+}
+
 /// The host is shut down: the daemon powers its containers off, which drain.
 pub(crate) async fn host_shutdown(ground: Rc<Ground>) -> Verdict {
     ground.start_on_a("shutdown", "sleep", &TASK.as_secs().to_string()).await;

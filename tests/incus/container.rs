@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
@@ -163,6 +164,17 @@ impl Container {
             assert!(Instant::now() < deadline, "{}: {status:?}, not {text:?}", self.name);
             sleep(EVERY).await;
         }
+    }
+
+    /// What the doctor finds in a check.
+    pub(crate) async fn finding(&self, check: &str) -> Value {
+        let config = format!("/etc/queue-worker/{NAME}.toml");
+        let words = [PROGRAM, "doctor", "--json", "--config", &config, "--unit", UNIT];
+        let report = self.run(&words).await;
+        let report: Value = serde_json::from_str(&report).expect("a report in JSON");
+        let findings = report["findings"].as_array().expect("a list of findings");
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("no {check} in {report:#}")).clone()
     }
 
     /// The end of the worker's journal.

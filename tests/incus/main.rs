@@ -30,6 +30,7 @@ const CASES: &[Case<Ground>] = &[
     case!("stop-force", 60, cases::stop_by_force),
     case!("network-cut", 60, cases::cut_off),
     case!("redis-cut", 60, cases::cut_off_from_redis),
+    case!("doctor", 60, cases::doctor),
     case!("host-shutdown", 60, cases::host_shutdown),
 ];
 

@@ -14,8 +14,8 @@ use crate::guest::{NEW, OLD};
 use crate::service::Service;
 use crate::unit::Committed;
 
-/// A reload does not wait for the drain that it starts.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// A reload does not wait for the drain that it starts, however busy the machine is.
+const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// A restart drains the old program and starts the new one.
 pub(crate) async fn restart(machine: Rc<Machine>) -> Verdict {

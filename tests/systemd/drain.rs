@@ -57,8 +57,8 @@ pub(crate) async fn gives_back(machine: Rc<Machine>) -> Verdict {
 /// A SIGKILL at the end of TimeoutStopSec is silent: the next start tells of it.
 pub(crate) async fn cut_off(machine: Rc<Machine>) -> Verdict {
     let service = Service::new(&machine.guest, "drain-cut-off").await;
-    service.write_config("timeout = \"1s\"\nkill_after = \"1s\"\nmargin = \"2s\"");
-    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=4").await;
+    service.write_config("timeout = \"3s\"\nkill_after = \"1s\"\nmargin = \"2s\"");
+    service.drop_in("50-limit.conf", "[Service]\nTimeoutStopSec=6").await;
     service.start_with_task("t").await;
     assert_eq!(service.logged(CUT_OFF).await, 0);
     let pid = service.pid().await;
