@@ -4,7 +4,7 @@
 //! that slept would believe in a lease that ended long ago. Wall-clock time is only for humans and
 //! for `not_before`, and comes from [`Clock::wall_ms`].
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// A point on the clock, as time since boot. Not comparable between machines.
@@ -28,6 +28,15 @@ impl Add<Duration> for BootInstant {
 
     fn add(self, rhs: Duration) -> Self {
         Self(self.0.saturating_add(rhs))
+    }
+}
+
+impl Sub<Duration> for BootInstant {
+    type Output = Self;
+
+    /// Not before the boot.
+    fn sub(self, rhs: Duration) -> Self {
+        Self(self.0.saturating_sub(rhs))
     }
 }
 

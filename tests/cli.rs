@@ -1,11 +1,14 @@
 //! The commands that people and scripts use, as processes, on real servers and live workers.
 
+mod bus;
 mod common;
 
 #[path = "cli/dead.rs"]
 mod dead;
 #[path = "cli/dev.rs"]
 mod dev;
+#[path = "cli/doctor.rs"]
+mod doctor;
 #[path = "cli/enqueue.rs"]
 mod enqueue;
 #[path = "cli/program.rs"]

@@ -128,7 +128,7 @@ const BAD: &[BadCase] = &[
         "\"500ms\" or less",
     ),
     (
-        "[drain]\ntimeout = \"85s\"\n",
+        "[drain]\ntimeout = \"85s\"\nstop_timeout = \"90s\"\n",
         Some(2),
         "drain.timeout",
         "are 95s, more than the 90s",
@@ -439,7 +439,7 @@ fn all_problems_of_a_stage_are_told_at_once() {
     assert_eq!(keys, ["worker.threads", "lease.ttl", "lease.x", "queue"]);
     assert_eq!(error.to_string().lines().count(), 4);
 
-    let rules = "[lease]\nsweep = \"9s\"\n[drain]\nmargin = \"2m\"\n[[queue]]\nname = \"q\"\n";
+    let rules = "[lease]\nsweep = \"9s\"\n[drain]\nmargin = \"1s\"\n[[queue]]\nname = \"q\"\n";
     assert_eq!(parse(rules).expect_err("bad").problems.len(), 2);
 }
 

@@ -11,6 +11,7 @@ mod completions;
 mod dead;
 mod demo;
 mod dev;
+mod doctor;
 mod drill;
 mod enqueue;
 mod git;
@@ -46,6 +47,9 @@ struct Cli {
     command: Command,
 }
 
+/// Where the configuration is unless somebody says otherwise.
+const DEFAULT_CONFIG: &str = "/etc/queue-worker/queue-worker.toml";
+
 /// What every command knows.
 #[derive(Debug, clap::Args)]
 struct GlobalOptions {
@@ -55,7 +59,7 @@ struct GlobalOptions {
         global = true,
         value_name = "PATH",
         env = "QUEUE_WORKER_CONFIG",
-        default_value = "/etc/queue-worker/queue-worker.toml",
+        default_value = DEFAULT_CONFIG,
         display_order = 900
     )]
     config: PathBuf,
@@ -71,6 +75,7 @@ enum Command {
     Tasks(tasks::Tasks),
     Dead(dead::Dead),
     Git(git::Git),
+    Doctor(doctor::Doctor),
     Dev(dev::Dev),
     Demo(demo::Demo),
     Drill(drill::Drill),
@@ -90,6 +95,7 @@ impl Command {
             Self::Tasks(tasks) => block_on(tasks.run(global)),
             Self::Dead(dead) => block_on(dead.run(global)),
             Self::Git(git) => block_on(git.run(global)),
+            Self::Doctor(doctor) => block_on(doctor.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),
             Self::Drill(drill) => drill.run(),

@@ -98,8 +98,9 @@ section! {
     /// The broker, and the store of the locks. Redis 6.2 or later, or Valkey.
     RedisSettings {
         ..
-        /// `redis://host:port/database`, `rediss://` for TLS, or `redis+unix:///path?db=0` for a
-        /// socket.
+        /// `redis://host:port/database`, `rediss://` for TLS, `redis+unix:///path?db=0` for a
+        /// socket, or `redis+sentinel://host:port,host:port/name` for the master that Sentinels name
+        /// (docs/redis.md).
         url: ServerUrl = url("redis://127.0.0.1:6379/0"),
         /// The ACL user; default: the one in the URL, else Redis' own default user.
         username: Option<String> = None,
@@ -110,7 +111,8 @@ section! {
         password_file: Option<PathBuf> = None,
         /// How long a command may take before the connection counts as broken.
         call_timeout: Duration = ms(500),
-        /// How long connecting may take.
+        /// How long connecting may take. A call that needs the connection does not wait longer than
+        /// call_timeout; the next one goes on with the same attempt.
         connect_timeout: Duration = secs(2),
     }
 }
@@ -230,7 +232,8 @@ impl LeaseSettings {
 }
 
 section! {
-    /// The way out after SIGTERM. The sum of the three must fit into the unit's TimeoutStopSec.
+    /// The way out after SIGTERM (docs/systemd.md). The sum of timeout, kill_after and margin has to
+    /// fit into the unit's TimeoutStopSec.
     DrainSettings {
         ..
         /// How long running tasks may go on.
@@ -239,8 +242,12 @@ section! {
         kill_after: Duration = secs(5),
         /// What is kept for giving back tasks and locks.
         margin: Duration = secs(5),
-        /// The unit's TimeoutStopSec, for the check of the sum; default: systemd's 90 s.
+        /// The unit's TimeoutStopSec, or what another supervisor allows: a longer sum is refused.
+        /// Default under systemd: what it says itself, and a longer sum is shortened.
         stop_timeout: Option<Duration> = None,
+        /// Under systemd: while tasks end, timeout starts anew, and the unit's limit is extended, by
+        /// at most this long all in all. Default: never.
+        extend_at_most: Option<Duration> = None,
     }
 }
 

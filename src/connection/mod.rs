@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::redis::{LuaScript, RedisConnection, RedisLink, RedisTarget, TargetError};
+pub use self::redis::{LuaScript, RedisConnection, RedisLink, RedisTarget, TargetError, inquire};
 
 /// Gives the password at each connect, or says in one sentence why it cannot: so a secret that is
 /// mended or rotated takes effect by itself.

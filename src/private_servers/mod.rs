@@ -24,4 +24,5 @@ mod redis;
 pub use companion::{Companion, CompanionOutput};
 pub use error::PrivateServerError;
 pub use postgres::{PostgresOptions, PostgresServer};
+pub(crate) use program::optional as program_on_path;
 pub use redis::{AppendFsync, RedisOptions, RedisServer};

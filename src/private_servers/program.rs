@@ -31,8 +31,8 @@ pub(super) fn postgres_folder() -> Result<PathBuf, PrivateServerError> {
         .ok_or(PrivateServerError::ProgramMissing { program: "postgres", package: "postgresql" })
 }
 
-/// An optional helper such as `setpriv`.
-pub(super) fn optional(name: &str) -> Option<PathBuf> {
+/// A program on PATH, such as `setpriv`.
+pub(crate) fn optional(name: &str) -> Option<PathBuf> {
     in_path(name, &env::var_os("PATH").unwrap_or_default())
 }
 

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The budget is one for all queues: the soft deadline is when handlers are asked to stop, the hard
-//! one when the process goes in any case. CONT ends only a quiet: systemd sends SIGCONT right after
-//! SIGTERM, so it must never end a drain.
+//! one when the process goes in any case. Progress moves both, by the same span and never beyond a
+//! cap that was fixed when the drain began; once handlers have been asked to stop, nothing does.
+//! CONT ends only a quiet: systemd sends SIGCONT right after SIGTERM, so it must never end a drain.
 
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Budget {
     pub soft: Duration,
     /// From there until the process goes in any case.
     pub grace: Duration,
+    /// How far progress may move both deadlines, all in all.
+    pub extension: Duration,
 }
 
 /// Where the process stands.
@@ -42,6 +45,8 @@ pub enum Phase {
         soft: BootInstant,
         /// When the process goes in any case.
         hard: BootInstant,
+        /// How late `soft` may become.
+        latest: BootInstant,
     },
     /// Handlers have been asked to stop; what they were doing is given back.
     Interrupting {
@@ -65,6 +70,8 @@ pub enum Event {
     Continue,
     /// SIGUSR2.
     DrainInBackground,
+    /// A task has ended: the drain gets somewhere.
+    Progress,
     /// Time has passed.
     Tick,
     /// Nothing is in flight.
@@ -80,6 +87,7 @@ impl Phase {
                 Self::Running | Self::Quiet | Self::Background => Self::Draining {
                     soft: now + budget.soft,
                     hard: now + budget.soft + budget.grace,
+                    latest: now + budget.soft + budget.extension,
                 },
                 Self::Draining { hard, .. } => {
                     Self::Interrupting { hard: hard.min(now + budget.grace) }
@@ -112,11 +120,27 @@ impl Phase {
                 | Self::Abandoning
                 | Self::Stopped => self,
             },
+            Event::Progress => match self {
+                Self::Draining { soft, hard, latest } => {
+                    let later = soft.max(latest.min(now + budget.soft));
+                    Self::Draining {
+                        soft: later,
+                        hard: hard + later.saturating_since(soft),
+                        latest,
+                    }
+                }
+                Self::Running
+                | Self::Quiet
+                | Self::Background
+                | Self::Interrupting { .. }
+                | Self::Abandoning
+                | Self::Stopped => self,
+            },
             Event::Tick => match self {
                 Self::Draining { hard, .. } | Self::Interrupting { hard } if now >= hard => {
                     Self::Abandoning
                 }
-                Self::Draining { soft, hard } if now >= soft => Self::Interrupting { hard },
+                Self::Draining { soft, hard, .. } if now >= soft => Self::Interrupting { hard },
                 Self::Running
                 | Self::Quiet
                 | Self::Background
@@ -131,6 +155,25 @@ impl Phase {
                 }
                 Self::Running | Self::Quiet | Self::Abandoning | Self::Stopped => self,
             },
+        }
+    }
+
+    /// The same drain when its budget was `old` and turns out to be `new`: the deadlines come
+    /// nearer, or stay where they are.
+    #[must_use]
+    pub fn shortened(self, old: Budget, new: Budget) -> Self {
+        let soft_by = old.soft.saturating_sub(new.soft);
+        let hard_by = (old.soft + old.grace).saturating_sub(new.soft + new.grace);
+        match self {
+            Self::Draining { soft, hard, latest } => Self::Draining {
+                soft: soft - soft_by,
+                hard: hard - hard_by,
+                latest: latest - soft_by,
+            },
+            Self::Interrupting { hard } => Self::Interrupting { hard: hard - hard_by },
+            Self::Running | Self::Quiet | Self::Background | Self::Abandoning | Self::Stopped => {
+                self
+            }
         }
     }
 
@@ -181,12 +224,17 @@ impl Phase {
 mod tests {
     use super::*;
 
-    const BUDGET: Budget = Budget { soft: Duration::from_secs(20), grace: Duration::from_secs(5) };
-    const EVENTS: [Event; 6] = [
+    const BUDGET: Budget = Budget {
+        soft: Duration::from_secs(20),
+        grace: Duration::from_secs(5),
+        extension: Duration::from_secs(15),
+    };
+    const EVENTS: [Event; 7] = [
         Event::Terminate,
         Event::Quiet,
         Event::Continue,
         Event::DrainInBackground,
+        Event::Progress,
         Event::Tick,
         Event::Idle,
     ];
@@ -200,7 +248,7 @@ mod tests {
             Phase::Running,
             Phase::Quiet,
             Phase::Background,
-            Phase::Draining { soft: at(20), hard: at(25) },
+            Phase::Draining { soft: at(20), hard: at(25), latest: at(35) },
             Phase::Interrupting { hard: at(25) },
             Phase::Abandoning,
             Phase::Stopped,
@@ -210,19 +258,20 @@ mod tests {
     #[test]
     fn every_state_with_every_event() {
         use Phase::{Abandoning, Background, Draining, Interrupting, Quiet, Running, Stopped};
-        let d = Draining { soft: at(20), hard: at(25) };
-        let d10 = Draining { soft: at(30), hard: at(35) };
+        let d = Draining { soft: at(20), hard: at(25), latest: at(35) };
+        let d10 = Draining { soft: at(30), hard: at(35), latest: at(45) };
+        let later = Draining { soft: at(30), hard: at(35), latest: at(35) };
         let i = Interrupting { hard: at(25) };
         let hurried = Interrupting { hard: at(15) };
         // Rows: states; columns: EVENTS, all at second 10.
         let expected = [
-            [d10, Quiet, Running, Background, Running, Running],
-            [d10, Quiet, Running, Background, Quiet, Quiet],
-            [d10, Background, Background, Background, Background, Stopped],
-            [hurried, d, d, d, d, Stopped],
-            [i, i, i, i, i, Stopped],
-            [Abandoning; 6],
-            [Stopped; 6],
+            [d10, Quiet, Running, Background, Running, Running, Running],
+            [d10, Quiet, Running, Background, Quiet, Quiet, Quiet],
+            [d10, Background, Background, Background, Background, Background, Stopped],
+            [hurried, d, d, d, later, d, Stopped],
+            [i, i, i, i, i, i, Stopped],
+            [Abandoning; 7],
+            [Stopped; 7],
         ];
         for (state, row) in states().into_iter().zip(expected) {
             for (event, want) in EVENTS.into_iter().zip(row) {
@@ -255,7 +304,52 @@ mod tests {
     }
 
     #[test]
-    fn every_drain_is_over_within_its_budget() {
+    fn progress_moves_both_deadlines_and_never_beyond_the_cap() {
+        let mut phase = Phase::Running.on(Event::Terminate, at(0), BUDGET);
+        for second in 1..=34 {
+            phase =
+                phase.on(Event::Progress, at(second), BUDGET).on(Event::Tick, at(second), BUDGET);
+            let soft = at((second + 20).min(35));
+            let hard = soft + BUDGET.grace;
+            assert_eq!(phase, Phase::Draining { soft, hard, latest: at(35) }, "{second}");
+        }
+        let cut = phase.on(Event::Progress, at(35), BUDGET).on(Event::Tick, at(35), BUDGET);
+        assert_eq!(cut, Phase::Interrupting { hard: at(40) });
+        assert_eq!(cut.on(Event::Progress, at(36), BUDGET), cut, "too late");
+    }
+
+    #[test]
+    fn a_budget_that_turns_out_to_be_shorter_brings_the_deadlines_nearer() {
+        let short = Budget {
+            soft: Duration::from_secs(8),
+            grace: Duration::from_secs(4),
+            extension: Duration::from_secs(15),
+        };
+        for state in states() {
+            let begun = state.on(Event::Terminate, at(10), BUDGET);
+            let expected = match state {
+                // Hurried, the end is nearer already.
+                Phase::Draining { .. } => Phase::Interrupting { hard: at(15 - 13) },
+                Phase::Interrupting { .. } => Phase::Interrupting { hard: at(25 - 13) },
+                Phase::Running | Phase::Quiet | Phase::Background => {
+                    state.on(Event::Terminate, at(10), short)
+                }
+                Phase::Abandoning | Phase::Stopped => state,
+            };
+            assert_eq!(begun.shortened(BUDGET, short), expected, "{state:?}");
+            assert_eq!(begun.shortened(short, BUDGET), begun, "never later");
+        }
+    }
+
+    #[test]
+    fn without_an_extension_progress_moves_nothing() {
+        let budget = Budget { extension: Duration::ZERO, ..BUDGET };
+        let drain = Phase::Running.on(Event::Terminate, at(0), budget);
+        assert_eq!(drain.on(Event::Progress, at(19), budget), drain);
+    }
+
+    #[test]
+    fn a_drain_that_gets_nowhere_is_over_within_its_budget() {
         for state in states().into_iter().filter(|s| !matches!(s, Phase::Abandoning)) {
             let drain = state.on(Event::Terminate, at(0), BUDGET);
             let end = drain.on(Event::Tick, at(25), BUDGET);

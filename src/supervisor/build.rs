@@ -4,6 +4,7 @@
 //! rotated costs readiness and not the process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
 
@@ -17,16 +18,17 @@ use crate::handler::git::GitStores;
 use crate::handler::git::results::Results;
 use crate::lease::{LeaseStore, QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases};
 use crate::ledger::{PostgresLedger, PostgresOptions, Retention};
-use crate::protocol::drain::Budget;
 use crate::protocol::quorum::Retry;
 use crate::queue::{RedisQueue, RedisQueueOptions};
+use crate::worker::watched::Watched;
 use crate::worker::{Limits, Served, Stores};
 
 /// The Redis of the configuration.
 pub fn redis_target(settings: &RedisSettings) -> Result<RedisTarget, TargetError> {
     let user = settings.user();
     let url = settings.url.without_password();
-    let target = RedisTarget::parse(url.as_str(), user.as_deref(), None)?;
+    let target = RedisTarget::parse(url.as_str(), user.as_deref(), None)?
+        .with_connect_timeout(settings.connect_timeout);
     let settings = settings.clone();
     Ok(target.with_password_source(PasswordSource::new(move || {
         let password = settings.password().map_err(|error| error.to_string())?;
@@ -137,7 +139,8 @@ fn leases(
     })))
 }
 
-fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, TargetError> {
+/// One of the lock nodes of the configuration.
+pub fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, TargetError> {
     let user = lease.node_user(node);
     let target = RedisTarget::parse(node.without_password().as_str(), user.as_deref(), None)?;
     let (lease, node) = (lease.clone(), node.clone());
@@ -148,10 +151,10 @@ fn lock_node(lease: &LeaseSettings, node: &ServerUrl) -> Result<RedisTarget, Tar
 }
 
 /// Times and limits of the worker.
-pub(super) fn limits(config: &Config) -> Limits {
+pub(super) fn limits(config: &Config, drain_grace: Duration) -> Limits {
     Limits {
         lease: config.lease.ttl,
-        drain_grace: config.drain.kill_after,
+        drain_grace: Arc::new(Watched::new(drain_grace)),
         sweep: config.lease.sweep,
         suspect_wait: config.lease.suspect_wait,
         retention: Retention {
@@ -173,12 +176,6 @@ pub(super) fn served(config: &Config) -> Vec<Served> {
         max_payload: queue.max_payload.bytes(),
     };
     config.queues.iter().map(served).collect()
-}
-
-/// How long a drain may take.
-pub(super) fn budget(config: &Config) -> Budget {
-    let drain = &config.drain;
-    Budget { soft: drain.timeout, grace: drain.kill_after + drain.margin * 3 / 4 }
 }
 
 /// A store cannot be built from its URL.

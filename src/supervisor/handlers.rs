@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::build;
 use super::confinement::{Confinement, limits};
-use super::life::StartError;
+use super::start::StartError;
 use crate::clock::Clock;
 use crate::config::{
     ByteSize, Config, ExecSettings, GitSettings, HandlerAction, HandlerSettings, HttpSettings,

@@ -1,38 +1,29 @@
-//! From the first line of `run` to the exit: start in order, one event at a time, stop in reverse.
+//! The life of the process: one event at a time, then every part stopped in reverse.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::build::{self, BuildError};
+use super::allowance::{Allowance, UnitLimit};
+use super::build;
 use super::confinement::Confinement;
+use super::heartbeat::Heartbeat;
 use super::marker::Marker;
+use super::pace::Pace;
 use super::reload::Reloader;
 use super::signals::{Request, Requests};
-use super::status;
+use super::start::StartError;
+use super::status::{self, Facts};
 use super::systemd::Notifier;
-use super::web;
 use crate::clock::{BootInstant, Clock};
-use crate::config::Config;
-use crate::domain::WorkerId;
-use crate::handler::registry::Registry;
-use crate::protocol::drain::{Budget, Event, Phase};
-use crate::telemetry::LogHandle;
+use crate::protocol::drain::{Event, Phase};
 use crate::web::{Server, Vitals};
-use crate::worker::counts::Counts;
-use crate::worker::dice::Dice;
 use crate::worker::fetcher::Fetcher;
-use crate::worker::health::Health;
-use crate::worker::heartbeat::{self, Beats};
 use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
 use crate::worker::progress::Progress;
 use crate::worker::slots::{Shared, Slots};
-use crate::worker::stop::Stop;
-use crate::worker::watched::Watched;
-use crate::worker::{Context, Served, Stores};
+use crate::worker::{Context, Served};
 
 /// How often the status line is renewed and, without a watchdog, the loop comes round.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -43,178 +34,38 @@ const SWEEP_ORPHANS_EVERY: Duration = Duration::from_secs(5);
 /// How long the parts have to end once the way out is over.
 const LAST_MOMENTS: Duration = Duration::from_millis(250);
 
-/// What the process starts from.
-pub struct Startup {
-    /// The configuration, checked.
-    pub config: Config,
-    /// Where it came from, for a reload.
-    pub config_path: PathBuf,
-    /// Handlers registered in code; those of the configuration are added.
-    pub native: Registry,
-    /// Changes the log level on a reload.
-    pub log: Option<LogHandle>,
-}
-
-/// The process could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The operating system refused something that the worker cannot do without.
-    #[error("failed to {what}: {source}")]
-    System {
-        /// What was asked of it.
-        what: &'static str,
-        /// What it said.
-        source: std::io::Error,
-    },
-    /// A store cannot be built.
-    #[error(transparent)]
-    Store(#[from] BuildError),
-    /// A part of the worker died of a bug; without it the others would go on for nothing, so the
-    /// process ends, and whoever supervises it starts it anew.
-    #[error("a part of the worker died ({0}); please report this")]
-    Died(String),
-    /// A handler cannot be built: which, and the remedy.
-    #[error("{0}")]
-    Handlers(String),
-}
-
-fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
-    move |source| StartError::System { what, source }
-}
-
-/// A spawn holds its thread for some 0.3 ms, so the default is more threads than cores.
-fn handler_threads(configured: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if configured > 0 { configured } else { (2 * cores).max(4) }
-}
-
-/// Runs a worker until it has drained. Blocks the calling thread, which coordinates.
-pub fn run(startup: Startup) -> Result<(), StartError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(system("start the coordinating runtime"))?;
-    let handlers = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(handler_threads(startup.config.worker.threads))
-        .thread_name("handler")
-        .enable_all()
-        .build()
-        .map_err(system("start the handlers' threads"))?;
-    let threads = handlers.handle().clone();
-    let ended = runtime.block_on(async { Life::start(startup, threads)?.run().await });
-    // A native handler that neither awaits nor returns must not hold up the exit.
-    handlers.shutdown_background();
-    ended
-}
-
 /// The running process.
-struct Life {
-    clock: Clock,
-    requests: Requests,
-    notifier: Notifier,
-    phase: Arc<Watched<Phase>>,
-    stop: Stop,
-    budget: Budget,
-    health: Arc<Health>,
-    beats: Arc<Beats>,
-    shared: Arc<Shared>,
-    stores: Stores,
-    queues: Vec<(Served, Arc<Slots>, Progress)>,
-    context: Context,
-    marker: Option<Marker>,
-    reloader: Reloader,
-    heartbeat: Heartbeat,
-    vitals: Vitals,
-    web: Option<Server>,
-}
-
-/// The heartbeat's thread, and how to end it.
-struct Heartbeat {
-    thread: Option<std::thread::JoinHandle<()>>,
-    end: Option<oneshot::Sender<()>>,
+pub(super) struct Life {
+    pub(super) requests: Requests,
+    pub(super) notifier: Notifier,
+    pub(super) unit: UnitLimit,
+    pub(super) allowance: Allowance,
+    /// What systemd is asked while everything goes on.
+    pub(super) questions: JoinSet<UnitLimit>,
+    pub(super) pace: Pace,
+    pub(super) shared: Arc<Shared>,
+    pub(super) queues: Vec<(Served, Arc<Slots>, Progress)>,
+    pub(super) context: Context,
+    pub(super) marker: Option<Marker>,
+    pub(super) reloader: Reloader,
+    pub(super) heartbeat: Heartbeat,
+    pub(super) vitals: Vitals,
+    pub(super) web: Option<Server>,
 }
 
 impl Life {
-    fn start(startup: Startup, handlers: tokio::runtime::Handle) -> Result<Self, StartError> {
-        let Startup { config, config_path, native, log } = startup;
-        let requests = Requests::listen().map_err(system("listen for signals"))?;
-        crate::handler::exec::become_reaper().map_err(system("become the reaper of children"))?;
-        let clock = Clock::System;
-        let worker = WorkerId::random();
-        tracing::info!(
-            "queue-worker {} starts as {worker}, pid {}",
-            env!("CARGO_PKG_VERSION"),
-            std::process::id()
-        );
-        let confinement = Arc::new(Confinement::take_over());
-        let registry = Arc::new(super::handlers::registry(&native, &config, &confinement)?);
-        let beats = Beats::new(clock);
-        let heartbeat = spawn_heartbeat(&config, worker, &beats)?;
-        let stores = build::stores(&config, worker, clock)?;
-        let phase = Arc::new(Watched::new(Phase::Running));
-        let stop = Stop::default();
-        let dice = Dice::Thread;
-        let health = Health::new(clock, &dice);
-        let shared = Shared::new(config.worker.max_in_flight, config.worker.payload_budget.bytes());
-        let counts = Counts::new();
-        let context = Context {
-            stores: stores.clone(),
-            registry: Arc::clone(&registry),
-            handlers,
-            clock,
-            phase: Arc::clone(&phase),
-            stop: stop.clone(),
-            progress: Progress::new(clock),
-            health: Arc::clone(&health),
-            beats: Arc::clone(&beats),
-            counts: Arc::clone(&counts),
-            limits: build::limits(&config),
-            dice,
-        };
-        let queues: Vec<_> = build::served(&config)
-            .into_iter()
-            .map(|served| {
-                let slots = Slots::new(&shared, served.concurrency, clock);
-                (served, slots, Progress::new(clock))
-            })
-            .collect();
-        let vitals = web::vitals(&context, &queues);
-        let web = web::start(&config, &vitals, &queues, counts);
-        // Last: an attempt to start that failed leaves nothing behind to be told of.
-        let marker = set_marker(&config, worker, clock);
-        Ok(Self {
-            clock,
-            requests,
-            notifier: Notifier::default(),
-            phase,
-            stop,
-            budget: build::budget(&config),
-            health,
-            beats,
-            shared,
-            stores,
-            queues,
-            context,
-            marker,
-            reloader: Reloader { config, path: config_path, native, registry, confinement, log },
-            heartbeat,
-            vitals,
-            web,
-        })
-    }
-
     /// One event at a time until the way out is over.
-    async fn run(mut self) -> Result<(), StartError> {
+    pub(super) async fn run(mut self) -> Result<(), StartError> {
         let mut helpers = self.start_helpers();
         let mut fetchers = self.start_fetchers();
         Notifier::ready();
         let mut ticks = tokio::time::interval(
-            Notifier::watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
+            self.notifier.watchdog_interval().map_or(STATUS_EVERY, |limit| limit.min(STATUS_EVERY)),
         );
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let phase = loop {
             self.vitals.coordinator.came_round();
-            let phase = self.phase.get();
+            let phase = self.context.phase.get();
             if phase.is_over() {
                 break phase;
             }
@@ -223,11 +74,14 @@ impl Life {
                 request = self.requests.next() => match request {
                     Request::Drain(event) => event,
                     Request::Reload => {
-                        self.reload();
+                        self.reload().await;
                         continue;
                     }
                 },
-                () = until(self.clock, phase.next_deadline()) => Event::Tick,
+                () = until(self.context.clock, phase.next_deadline()) => {
+                    self.look_for_progress();
+                    Event::Tick
+                }
                 ended = fetchers.join_next() => match ended {
                     Some(ended) => {
                         ended.map_err(|error| StartError::Died(error.to_string()))?;
@@ -237,6 +91,12 @@ impl Life {
                 },
                 Some(ended) = helpers.join_next() => {
                     ended.map_err(|error| StartError::Died(error.to_string()))?;
+                    continue;
+                }
+                Some(answer) = self.questions.join_next() => {
+                    if let Ok(unit) = answer {
+                        self.shorten(unit);
+                    }
                     continue;
                 }
                 _ = ticks.tick() => {
@@ -251,37 +111,102 @@ impl Life {
     }
 
     fn on(&mut self, event: Event) {
-        let before = self.phase.get();
-        let phase = before.on(event, self.clock.now(), self.budget);
+        let before = self.context.phase.get();
+        let phase = before.on(event, self.context.clock.now(), self.allowance.budget());
         if phase == before {
             return;
         }
         if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
             Notifier::stopping();
+            // The unit may have been read anew since the start.
+            self.questions.spawn(UnitLimit::ask());
+            // What ended before is no progress of the drain.
+            self.pace.look(self.context.counts.verdicts(), self.context.clock.now());
         }
-        self.stop.publish(phase);
-        self.phase.replace(phase);
-        let status = status::line(phase, &self.beats, &self.health, self.clock);
-        tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
-        self.notifier.status(status);
+        self.context.stop.publish(phase);
+        self.context.phase.replace(phase);
+        if let (Event::Progress, Phase::Draining { hard, .. }) = (event, phase) {
+            let end = hard + self.allowance.parts.last_words();
+            Notifier::extend(end.saturating_since(self.context.clock.now()));
+        } else {
+            tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
+        }
+        self.tell_status();
+    }
+
+    /// A drain has begun, and systemd says how long it will wait. More than was thought is left
+    /// alone.
+    fn shorten(&mut self, unit: UnitLimit) {
+        if matches!(unit, UnitLimit::Unknown(_)) || unit == self.unit {
+            return;
+        }
+        let before = self.allowance;
+        self.unit = unit;
+        let now = Allowance::of(&self.reloader.config.drain, &self.unit);
+        if now.parts.total() >= before.parts.total() {
+            return;
+        }
+        self.allowance = now;
+        self.context.limits.drain_grace.replace(now.parts.kill_after);
+        let phase = self.context.phase.get().shortened(before.budget(), now.budget());
+        self.context.phase.replace(phase);
+        self.tell_status();
     }
 
     fn tick(&mut self) {
-        let phase = self.phase.get();
-        self.notifier.status(status::line(phase, &self.beats, &self.health, self.clock));
+        self.look_for_progress();
+        self.tell_status();
         if self.vitals.stuck().is_none() {
-            Notifier::watchdog();
+            self.notifier.watchdog();
         }
     }
 
-    fn reload(&mut self) {
+    /// A drain in which tasks end may take longer, where that is wanted.
+    fn look_for_progress(&mut self) {
+        let ended = self.context.counts.verdicts();
+        if self.pace.look(ended, self.context.clock.now()) {
+            self.on(Event::Progress);
+        }
+    }
+
+    fn tell_status(&mut self) {
+        let (tasks, oldest) = self.context.beats.census();
+        let health = &self.context.health;
+        let facts = Facts {
+            phase: self.context.phase.get(),
+            now: self.context.clock.now(),
+            tasks,
+            oldest,
+            ended: self.pace.in_the_last_minute(),
+            complaint: health.complaint(),
+            away: health.away_for(),
+            refusal: health.refusal(),
+            stuck: self.vitals.stuck().map(|stuck| stuck.to_string()),
+        };
+        self.notifier.status(facts.line());
+    }
+
+    async fn reload(&mut self) {
         Notifier::reloading();
         if let Some(config) = self.reloader.reload() {
-            self.budget = build::budget(config);
             for served in build::served(config) {
                 for (_, slots, _) in self.queues.iter().filter(|(q, _, _)| q.name == served.name) {
                     slots.set_concurrency(served.concurrency);
                 }
+            }
+            // The unit may have changed as well.
+            match UnitLimit::ask().await {
+                UnitLimit::Unknown(_) => {}
+                unit => self.unit = unit,
+            }
+            let before = self.allowance;
+            self.allowance = Allowance::of(&self.reloader.config.drain, &self.unit);
+            if self.allowance != before {
+                tracing::info!("{}", self.allowance.told());
+            }
+            self.context.limits.drain_grace.replace(self.allowance.parts.kill_after);
+            if let Some(marker) = &mut self.marker {
+                marker.renew(&self.allowance);
             }
         }
         Notifier::ready();
@@ -300,10 +225,10 @@ impl Life {
         let mut helpers = JoinSet::new();
         let names = self.queues.iter().map(|(served, _, _)| served.name.clone()).collect();
         helpers.spawn(Maintenance::new(self.context.clone(), names).run());
-        let (health, stores) = (Arc::clone(&self.health), self.stores.clone());
+        let (health, stores) = (Arc::clone(&self.context.health), self.context.stores.clone());
         helpers.spawn(async move { health.watch(&stores).await });
         helpers.spawn(sweep_orphans(Arc::clone(&self.reloader.confinement)));
-        let (health, count) = (Arc::clone(&self.health), self.queues.len());
+        let (health, count) = (Arc::clone(&self.context.health), self.queues.len());
         helpers.spawn(async move {
             health.until_ready().await;
             tracing::info!("both stores answer: pulling from {count} queues");
@@ -319,18 +244,12 @@ impl Life {
         .await;
         fetchers.abort_all();
         helpers.abort_all();
-        if let Some(end) = self.heartbeat.end.take() {
-            let _ = end.send(());
-        }
+        self.heartbeat.end();
         let reaped = tokio::time::timeout(LAST_MOMENTS, self.leave_the_groups()).await;
         if reaped.is_err() {
             tracing::debug!("the consumers stay behind; another worker reaps them");
         }
-        if let Some(thread) = self.heartbeat.thread.take()
-            && thread.is_finished()
-        {
-            let _ = thread.join();
-        }
+        self.heartbeat.join_ended();
         crate::handler::exec::sweep();
         self.reloader.confinement.sweep();
         if phase == Phase::Stopped {
@@ -353,7 +272,8 @@ impl Life {
 
     async fn leave_the_groups(&self) {
         for (served, _, _) in &self.queues {
-            let _ = self.stores.queue.reap_consumers(&served.name, STALE_CONSUMER).await;
+            let queue = &self.context.stores.queue;
+            let _ = queue.reap_consumers(&served.name, STALE_CONSUMER).await;
         }
     }
 }
@@ -378,54 +298,4 @@ async fn sweep_orphans(confinement: Arc<Confinement>) {
             tracing::warn!("killed {} processes that tasks had left behind", swept.killed);
         }
     }
-}
-
-fn set_marker(config: &Config, worker: WorkerId, clock: Clock) -> Option<Marker> {
-    let folder = &config.worker.state_dir;
-    match Marker::set(folder, worker, clock.wall_ms()) {
-        Ok((marker, None)) => Some(marker),
-        Ok((marker, Some(left))) => {
-            tracing::warn!(
-                "the last process (pid {}, worker {}) ended without draining: killed, crashed, or \
-                 cut off by TimeoutStopSec; its tasks are taken over when their leases end",
-                left.pid,
-                left.worker
-            );
-            Some(marker)
-        }
-        Err(error) => {
-            tracing::warn!(
-                "{}: {error}; an unclean end will not be told at the next start (set \
-                 worker.state_dir to a folder of this worker's own)",
-                folder.display()
-            );
-            None
-        }
-    }
-}
-
-fn spawn_heartbeat(
-    config: &Config,
-    worker: WorkerId,
-    beats: &Arc<Beats>,
-) -> Result<Heartbeat, StartError> {
-    let (end, ended) = oneshot::channel::<()>();
-    let (config, beats) = (config.clone(), Arc::clone(beats));
-    let thread = std::thread::Builder::new()
-        .name("heartbeat".to_owned())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let Ok(runtime) = runtime else {
-                tracing::error!("the heartbeat's runtime did not start; the watchdog will tell");
-                return;
-            };
-            runtime.block_on(async {
-                // The coordinator built the same ones before: this cannot fail.
-                let Ok(stores) = build::stores(&config, worker, Clock::System) else { return };
-                let stop = async { drop(ended.await) };
-                heartbeat::run(&beats, &stores, config.lease.heartbeat, stop).await;
-            });
-        })
-        .map_err(system("start the heartbeat's thread"))?;
-    Ok(Heartbeat { thread: Some(thread), end: Some(end) })
 }

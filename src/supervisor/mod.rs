@@ -7,20 +7,27 @@
 //!
 //! [`Phase::on`]: crate::protocol::drain::Phase::on
 
+mod allowance;
 mod build;
 mod confinement;
 mod handlers;
+mod heartbeat;
 mod life;
 mod marker;
+mod pace;
 mod reload;
 mod signals;
+mod start;
 mod status;
 mod systemd;
+pub mod unit;
 mod web;
 
 pub use build::{
-    git_report_results, ledger_options, postgres_connect, postgres_password, redis_target,
+    git_report_results, ledger_options, lock_node, postgres_connect, postgres_password,
+    redis_target,
 };
 pub use confinement::{UnenforcedLimit, unenforced_limits};
 pub use handlers::git_options;
-pub use life::{StartError, Startup, run};
+pub use marker::{DrainNote, Note};
+pub use start::{StartError, Startup, run};

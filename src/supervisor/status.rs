@@ -1,36 +1,106 @@
 //! The lines that a person reads: `STATUS=` for `systemctl status`, and the log of the phases.
+//!
+//! A line says first what the process does, then how much is in its hands and for how long, and
+//! last what is wrong.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::BootInstant;
 use crate::protocol::drain::{Event, Phase};
-use crate::worker::health::Health;
-use crate::worker::heartbeat::Beats;
 
-/// What the process does, in one line.
-pub(super) fn line(phase: Phase, beats: &Beats, health: &Health, clock: Clock) -> String {
-    let (tasks, oldest) = beats.census();
-    let complaint = health.complaint();
-    match phase {
-        Phase::Running => match complaint {
-            Some(complaint) => format!("not ready: {complaint}{}", held(tasks, oldest)),
-            None if tasks == 0 => format!("ready, idle{}", refused(health)),
-            None => format!("running: {}{}", census(tasks, oldest), refused(health)),
-        },
-        Phase::Quiet => format!("quiet: {}, pulling nothing until SIGCONT", census(tasks, oldest)),
-        Phase::Background => {
-            format!("draining in the background: {}", census(tasks, oldest))
+/// What there is to tell.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// Where the process stands.
+    pub(super) phase: Phase,
+    /// The time.
+    pub(super) now: BootInstant,
+    /// Tasks that run.
+    pub(super) tasks: usize,
+    /// The age of the oldest.
+    pub(super) oldest: Option<Duration>,
+    /// Tasks that have ended in the last minute.
+    pub(super) ended: u64,
+    /// Why nothing can be pulled, if it is for a store.
+    pub(super) complaint: Option<String>,
+    /// For how long a store has been away.
+    pub(super) away: Option<Duration>,
+    /// What a store refuses although it answers.
+    pub(super) refusal: Option<String>,
+    /// A loop that does not come round.
+    pub(super) stuck: Option<String>,
+}
+
+impl Facts {
+    /// What the process does, in one line.
+    pub(super) fn line(&self) -> String {
+        let census = self.census();
+        let mut line = match self.phase {
+            Phase::Running => match self.waits() {
+                Some(waits) if self.tasks == 0 => format!("not ready: {waits}"),
+                Some(waits) => format!("not ready: {waits}; still running: {census}"),
+                None if self.tasks == 0 => format!("ready, idle{}", self.pace()),
+                None => format!("running: {census}{}", self.pace()),
+            },
+            Phase::Quiet => format!("quiet: {census}, pulling nothing until SIGCONT"),
+            Phase::Background => {
+                format!("draining in the background: {census}, no time limit{}", self.pace())
+            }
+            Phase::Draining { soft, latest, .. } => {
+                let left = soft.saturating_since(self.now).as_secs();
+                let most = latest.saturating_since(self.now).as_secs();
+                let extended = if latest > soft {
+                    format!(" ({most} s while tasks end)")
+                } else {
+                    String::new()
+                };
+                format!("draining: {census}, {left} s left{extended}")
+            }
+            Phase::Interrupting { hard } => {
+                let left = hard.saturating_since(self.now).as_secs();
+                format!("giving back: {census}, {left} s left")
+            }
+            Phase::Abandoning => format!("stopping, leaving {census}"),
+            Phase::Stopped => "stopped".to_owned(),
+        };
+        // What could not be recorded holds up a drain as well.
+        if self.phase.is_leaving()
+            && !self.phase.is_over()
+            && let Some(waits) = self.waits()
+        {
+            let _ = write!(line, "; {waits}");
         }
-        Phase::Draining { soft, .. } => {
-            let left = soft.saturating_since(clock.now());
-            format!("draining: {}, {} s left", census(tasks, oldest), left.as_secs())
+        if let Some(refusal) = &self.refusal {
+            let _ = write!(line, "; work fails: {refusal}");
         }
-        Phase::Interrupting { hard } => {
-            let left = hard.saturating_since(clock.now());
-            format!("giving back: {}, {} s left", census(tasks, oldest), left.as_secs())
+        if let Some(stuck) = &self.stuck {
+            let _ = write!(line, "; {stuck}");
         }
-        Phase::Abandoning => format!("stopping, leaving {}", census(tasks, oldest)),
-        Phase::Stopped => "stopped".to_owned(),
+        line
+    }
+
+    fn waits(&self) -> Option<String> {
+        let complaint = self.complaint.as_ref()?;
+        Some(match self.away {
+            Some(away) => format!("{complaint} (away for {} s)", away.as_secs()),
+            None => complaint.clone(),
+        })
+    }
+
+    fn census(&self) -> String {
+        match (self.tasks, self.oldest) {
+            (1, Some(oldest)) => format!("1 task, {} s old", oldest.as_secs()),
+            (n, Some(oldest)) => format!("{n} tasks, oldest {} s", oldest.as_secs()),
+            (_, None) => "no tasks".to_owned(),
+        }
+    }
+
+    fn pace(&self) -> String {
+        match self.ended {
+            0 => String::new(),
+            ended => format!("; {ended} ended in the last minute"),
+        }
     }
 }
 
@@ -54,19 +124,81 @@ pub(super) fn transition(event: Event, after: Phase, in_flight: usize) -> String
     }
 }
 
-fn census(tasks: usize, oldest: Option<Duration>) -> String {
-    match (tasks, oldest) {
-        (1, Some(oldest)) => format!("1 task, {} s old", oldest.as_secs()),
-        (n, Some(oldest)) => format!("{n} tasks, oldest {} s", oldest.as_secs()),
-        (_, None) => "no tasks".to_owned(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_boot(Duration::from_secs(seconds))
     }
-}
 
-/// A store that answers and refuses the work is not away, and nothing moves all the same.
-fn refused(health: &Health) -> String {
-    health.refusal().map_or_else(String::new, |refusal| format!("; work fails: {refusal}"))
-}
+    fn facts(phase: Phase) -> Facts {
+        Facts {
+            phase,
+            now: at(100),
+            tasks: 3,
+            oldest: Some(Duration::from_secs(12)),
+            ended: 0,
+            complaint: None,
+            away: None,
+            refusal: None,
+            stuck: None,
+        }
+    }
 
-fn held(tasks: usize, oldest: Option<Duration>) -> String {
-    if tasks == 0 { String::new() } else { format!("; still running: {}", census(tasks, oldest)) }
+    fn away(facts: Facts) -> Facts {
+        let complaint = Some("waiting for redis: connection refused".to_owned());
+        Facts { complaint, away: Some(Duration::from_secs(7)), ..facts }
+    }
+
+    #[test]
+    fn every_phase_has_its_line() {
+        let draining = Phase::Draining { soft: at(121), hard: at(125), latest: at(121) };
+        let longer = Phase::Draining { soft: at(121), hard: at(125), latest: at(190) };
+        let none = Facts { tasks: 0, oldest: None, ..facts(Phase::Running) };
+        let one = Facts { tasks: 1, ..facts(Phase::Running) };
+        for (facts, line) in [
+            (none.clone(), "ready, idle"),
+            (Facts { ended: 140, ..none.clone() }, "ready, idle; 140 ended in the last minute"),
+            (one, "running: 1 task, 12 s old"),
+            (
+                Facts { ended: 140, ..facts(Phase::Running) },
+                "running: 3 tasks, oldest 12 s; 140 ended in the last minute",
+            ),
+            (
+                Facts { refusal: Some("no right".to_owned()), ..facts(Phase::Running) },
+                "running: 3 tasks, oldest 12 s; work fails: no right",
+            ),
+            (
+                Facts { stuck: Some("stuck: heartbeat".to_owned()), ..facts(Phase::Running) },
+                "running: 3 tasks, oldest 12 s; stuck: heartbeat",
+            ),
+            (away(none), "not ready: waiting for redis: connection refused (away for 7 s)"),
+            (
+                away(facts(Phase::Running)),
+                "not ready: waiting for redis: connection refused (away for 7 s); still running: \
+                 3 tasks, oldest 12 s",
+            ),
+            (facts(Phase::Quiet), "quiet: 3 tasks, oldest 12 s, pulling nothing until SIGCONT"),
+            (
+                facts(Phase::Background),
+                "draining in the background: 3 tasks, oldest 12 s, no time limit",
+            ),
+            (facts(draining), "draining: 3 tasks, oldest 12 s, 21 s left"),
+            (
+                away(facts(draining)),
+                "draining: 3 tasks, oldest 12 s, 21 s left; waiting for redis: connection refused \
+                 (away for 7 s)",
+            ),
+            (facts(longer), "draining: 3 tasks, oldest 12 s, 21 s left (90 s while tasks end)"),
+            (
+                facts(Phase::Interrupting { hard: at(104) }),
+                "giving back: 3 tasks, oldest 12 s, 4 s left",
+            ),
+            (away(facts(Phase::Abandoning)), "stopping, leaving 3 tasks, oldest 12 s"),
+            (facts(Phase::Stopped), "stopped"),
+        ] {
+            assert_eq!(facts.line(), line);
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! no more than [`MOST_KINDS`] of them. Counting never fails and never waits for I/O.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub struct Counts {
     run: HistogramVec,
     wait: HistogramVec,
     reclaimed: IntCounterVec,
+    verdicts: Arc<AtomicU64>,
     /// Rows put back into the stream, of all queues.
     pub promoted: IntCounter,
 }
@@ -44,9 +46,15 @@ impl Counts {
             run: metrics::RUN_SECONDS.histogram(&registry),
             wait: metrics::WAIT_SECONDS.histogram(&registry),
             reclaimed: metrics::RECLAIMED.counter(&registry),
+            verdicts: Arc::default(),
             promoted: metrics::PROMOTED.counter(&registry).with_label_values::<&str>(&[]),
             registry,
         })
+    }
+
+    /// How many runs have ended with a verdict that was committed; what was given back has none.
+    pub fn verdicts(&self) -> u64 {
+        self.verdicts.load(Ordering::Relaxed)
     }
 
     /// Where all of them are registered, for the page.
@@ -89,6 +97,7 @@ impl Counts {
             duplicate: outcome("duplicate"),
             takeovers: self.takeovers.with_label_values(&[name, kind]),
             ran: self.run.with_label_values(&[kind]),
+            verdicts: Arc::clone(&self.verdicts),
         })
     }
 }
@@ -163,11 +172,15 @@ impl QueueCounts {
     /// A verdict was committed.
     pub fn verdict(&self, kind: &KindCounts, verdict: &Verdict) {
         match verdict {
-            Verdict::Succeeded { .. } => kind.succeeded.inc(),
-            Verdict::Retry { .. } => kind.retried.inc(),
+            Verdict::Succeeded { .. } => kind.succeeded(),
+            Verdict::Retry { .. } => {
+                kind.retried.inc();
+                kind.judged();
+            }
             Verdict::Postponed { .. } => kind.delayed.inc(),
             Verdict::Failed { .. } => {
                 kind.failed.inc();
+                kind.judged();
                 self.dead_letter("failed");
             }
             Verdict::Released => kind.released.inc(),
@@ -178,8 +191,7 @@ impl QueueCounts {
 /// What is counted of one kind in one queue.
 #[derive(Debug)]
 pub struct KindCounts {
-    /// Effect and success committed.
-    pub succeeded: IntCounter,
+    succeeded: IntCounter,
     retried: IntCounter,
     failed: IntCounter,
     /// Given up without a verdict.
@@ -195,9 +207,20 @@ pub struct KindCounts {
     /// Claims of tasks that had crashed a worker.
     pub takeovers: IntCounter,
     ran: Histogram,
+    verdicts: Arc<AtomicU64>,
 }
 
 impl KindCounts {
+    /// Effect and success were committed.
+    pub fn succeeded(&self) {
+        self.succeeded.inc();
+        self.judged();
+    }
+
+    fn judged(&self) {
+        self.verdicts.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A handler has ended after this long.
     pub fn ran(&self, duration: Duration) {
         self.ran.observe(duration.as_secs_f64());
@@ -219,9 +242,9 @@ mod tests {
     #[test]
     fn kinds_without_a_handler_are_other() {
         let queue = queue();
-        queue.kind(&kind("known"), || true).succeeded.inc();
-        queue.kind(&kind("forged"), || false).succeeded.inc();
-        queue.kind(&kind("forged again"), || false).succeeded.inc();
+        queue.kind(&kind("known"), || true).succeeded();
+        queue.kind(&kind("forged"), || false).succeeded();
+        queue.kind(&kind("forged again"), || false).succeeded();
         assert_eq!(queue.kind(&kind("known"), || false).succeeded.get(), 1);
         assert_eq!(queue.other.succeeded.get(), 2);
     }
@@ -230,9 +253,9 @@ mod tests {
     fn the_kinds_are_bounded() {
         let queue = queue();
         for n in 0..MOST_KINDS {
-            queue.kind(&kind(&format!("k{n}")), || true).succeeded.inc();
+            queue.kind(&kind(&format!("k{n}")), || true).succeeded();
         }
-        queue.kind(&kind("one too many"), || true).succeeded.inc();
+        queue.kind(&kind("one too many"), || true).succeeded();
         assert_eq!(queue.other.succeeded.get(), 1);
         assert_eq!(queue.kind(&kind("k0"), || true).succeeded.get(), 1);
     }

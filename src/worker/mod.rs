@@ -22,6 +22,7 @@ pub mod maintenance;
 mod outcome_log;
 mod parting;
 pub mod progress;
+mod refusals;
 pub mod slots;
 pub mod stop;
 pub mod suspects;
@@ -83,8 +84,9 @@ pub struct Context {
 pub struct Limits {
     /// The lease in Postgres, and the lock's time to live in Redis.
     pub lease: Duration,
-    /// How long a handler that a drain has interrupted has at most before it is dropped.
-    pub drain_grace: Duration,
+    /// How long a handler that a drain has interrupted has at most before it is dropped; a reload
+    /// may change it.
+    pub drain_grace: Arc<watched::Watched<Duration>>,
     /// Between two looks for orphans and due tasks, before jitter.
     pub sweep: Duration,
     /// How long a suspect waits before the worker starts nothing else.

@@ -105,7 +105,7 @@ fn a_literal_password() {
 
 #[test]
 fn a_drain_longer_than_the_stop_timeout() {
-    let tail = "[drain]\ntimeout = \"85s\"\n";
+    let tail = "[drain]\ntimeout = \"85s\"\nstop_timeout = \"90s\"\n";
     refused_after_head(tail, 8, "drain.timeout: ", "lower drain.timeout");
     let tail = "[drain]\nstop_timeout = \"30s\"\n";
     refused_after_head(tail, 8, "drain.stop_timeout: ", "to \"35s\"");

@@ -107,12 +107,16 @@ async fn a_background_drain_that_systemd_ends_tells_of_it_once() {
     scene.task("long", "sleep", "60").await;
     scene.until_journal("long", "start").await;
     unit.worker.signal(Signal::USR2);
-    unit.systemd.until_status(&["draining in the background"]).await;
+    unit.systemd.until_status(&["draining in the background", "no time limit"]).await;
     unit.worker.signal(Signal::TERM);
     unit.systemd.until("STOPPING=1").await;
+    unit.systemd.until_status(&["draining: 1 task", "s left"]).await;
     unit.worker.signal(Signal::TERM);
-    unit.worker.exit(Duration::from_secs(20)).await;
+    let (status, _) = unit.worker.exit(Duration::from_secs(20)).await;
+    assert!(status.success(), "{status}\n{}", unit.worker.log());
     assert_eq!(unit.systemd.count("STOPPING=1"), 1);
+    let row = scene.row("long").await.expect("claimed");
+    assert_eq!((row.status.as_str(), row.crashes), ("released", 0));
 }
 
 #[tokio::test]
@@ -128,6 +132,21 @@ async fn a_state_directory_that_cannot_be_written_is_a_warning() {
         assert_eq!(warnings.len(), 1, "{warnings:#?}");
         let told = &warnings[0];
         assert!(told.contains(folder) && told.contains("worker.state_dir"), "{told}");
+        unit.ends().await;
+    }
+}
+
+#[tokio::test]
+async fn the_watchdog_of_another_process_is_not_fed_and_a_limit_of_zero_is_none() {
+    let scene = Scene::start().await;
+    for (name, variable) in [("other", ("WATCHDOG_PID", "1")), ("zero", ("WATCHDOG_USEC", "0"))] {
+        let unit = Unit::start(&scene, name, &[variable]);
+        unit.systemd.until_status(&["ready, idle"]).await;
+        scene.task(name, "sleep", "2").await;
+        // Two more statuses at least: two times at which a watchdog would have been fed.
+        unit.systemd.until_status(&["running: 1 task, 1 s old"]).await;
+        scene.until_status(name, "succeeded").await;
+        assert_eq!(unit.systemd.count("WATCHDOG=1"), 0, "{name}");
         unit.ends().await;
     }
 }

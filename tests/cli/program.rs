@@ -22,7 +22,8 @@ async fn a_broken_configuration_is_78_everywhere() {
     let config = folder.path().join("broken.toml");
     std::fs::write(&config, "[redis]\nurl = 5\n").expect("write the configuration");
     let config = config.to_str().expect("text");
-    for command in WITH_SERVERS.into_iter().chain([&["check-config"][..], &["run"]]) {
+    let others = [&["check-config"][..], &["doctor"], &["run"]];
+    for command in WITH_SERVERS.into_iter().chain(others) {
         let said = say_alone(&[&["--config", config], command].concat()).await;
         assert_eq!(said.code, Some(78), "{command:?}: {said:?}");
         assert!(said.err.contains("redis.url"), "{command:?}: {said:?}");
@@ -58,7 +59,7 @@ async fn absent_servers_are_named_with_a_remedy() {
 #[tokio::test]
 async fn help_lists_the_commands_and_usage_errors_are_2() {
     let top = say_alone(&["help"]).await.good().text();
-    for command in ["run", "status", "tasks", "dead", "enqueue", "dev", "migrate"] {
+    for command in ["run", "status", "tasks", "dead", "enqueue", "dev", "migrate", "doctor"] {
         let listed = top.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")));
         assert!(listed, "{command} in {top}");
         say_alone(&[command, "--help"]).await.good();

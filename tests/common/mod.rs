@@ -3,9 +3,17 @@
 //!
 //! Servers come from `queue_worker::private_servers`. Nothing here sleeps to wait for something.
 
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses another part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    unused_macros,
+    reason = "each test binary uses another part"
+)]
 
+mod cases;
 mod clients;
+pub mod instance;
 mod proxy;
 mod scene;
 mod systemd;
@@ -13,6 +21,8 @@ mod worker;
 
 use std::time::Duration;
 
+pub(crate) use cases::case;
+pub use cases::{Asked, Case, Ground, Running, Tally, Verdict, asked, skip_all};
 pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
 pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};

@@ -81,7 +81,8 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let scene = Self { redis, postgres, pool, database, folder };
         scene.write_config("");
-        let migrated = scene.command(["migrate"]).status().await.expect("run migrate");
+        let migrated =
+            scene.command(["migrate"]).stdout(Stdio::null()).status().await.expect("run migrate");
         assert!(migrated.success(), "migrate ended with {migrated}");
         scene
     }
@@ -278,6 +279,11 @@ format = "text"
                 attempts: row.get(8),
             })
             .collect()
+    }
+
+    /// How many dead letters there are.
+    pub async fn letters_without_bytes(&self) -> i64 {
+        self.count("SELECT count(*) FROM queue_worker.dead_letters").await
     }
 
     /// The ledger that the worker uses, for what has no command of its own.

@@ -256,7 +256,11 @@ impl Fleet {
             dice: Dice::seeded(self.seed ^ (u64::try_from(self.born).unwrap() << 40)),
             concurrency: self.chance.pick(&[1, 2, 4, 8]),
             knows_late: !faulty || self.chance.hit(0.3),
-            budget: Budget { soft: self.chance.ms(0, 6_000), grace: self.chance.ms(1_000, 4_000) },
+            budget: Budget {
+                soft: self.chance.ms(0, 6_000),
+                grace: self.chance.ms(1_000, 4_000),
+                extension: Duration::ZERO,
+            },
             orders: receiver,
         };
         self.world.note(worker, format_args!("starts in slot {slot}"));

@@ -108,7 +108,7 @@ batch = {BATCH}
 
 [handler.exec]
 type = "exec"
-command = ["/bin/true"]
+command = ["true"]
 
 [handler.commits]
 type = "git-analysis"

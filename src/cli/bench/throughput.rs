@@ -21,7 +21,7 @@ pub(super) enum Load {
     Sql,
     /// An insert in a transaction shared with others.
     SqlBatch,
-    /// `/bin/true`.
+    /// The program `true`.
     Exec,
     /// Commits of a repository.
     #[value(skip)]

@@ -1,11 +1,13 @@
 //! What the machine can do without a protocol: bare commits, bare spawns.
 
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::servers::{EXEC_CONCURRENCY, Servers};
+use crate::private_servers::program_on_path;
 
 /// Numbers of connections that are tried; the best counts.
 const CONNECTIONS: [u32; 4] = [8, 16, 32, 64];
@@ -64,19 +67,21 @@ async fn commit_until(pool: PgPool, end: Instant) -> anyhow::Result<u32> {
     Ok(commits)
 }
 
-/// `/bin/true` per second, with the pipes, the process group and the concurrency of the worker.
+/// The program `true` per second, with the pipes, the process group and the concurrency of the worker.
 pub(super) async fn spawns_per_second(count: u32) -> anyhow::Result<f64> {
+    let program = program_on_path("true").context("no program named true on PATH")?;
     let left = Arc::new(AtomicU32::new(count));
     let start = Instant::now();
     let mut loops = JoinSet::new();
     for _ in 0..EXEC_CONCURRENCY {
         let left = Arc::clone(&left);
+        let program = program.clone();
         loops.spawn(async move {
             while left
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
                 .is_ok()
             {
-                spawn_once().await?;
+                spawn_once(&program).await?;
             }
             anyhow::Ok(())
         });
@@ -87,8 +92,8 @@ pub(super) async fn spawns_per_second(count: u32) -> anyhow::Result<f64> {
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-async fn spawn_once() -> anyhow::Result<()> {
-    let mut command = std::process::Command::new("/bin/true");
+async fn spawn_once(program: &Path) -> anyhow::Result<()> {
+    let mut command = std::process::Command::new(program);
     command
         .env_clear()
         .stdin(Stdio::piped())

@@ -8,11 +8,11 @@ use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::report::{QueueLine, Report, RunningLine, WorkerLine};
+use self::report::{Local, QueueLine, Report, RunningLine, WorkerLine};
 use super::GlobalOptions;
 use super::table::{Side, Table};
 use super::text::span;
-use crate::config::{Config, Environment, parse_duration};
+use crate::config::{Config, Environment, format_duration, parse_duration};
 
 /// Show queues, workers and running tasks
 ///
@@ -44,7 +44,10 @@ Fields of --json; what a store that is away would know is null:
                     succeeded, failed, dead, dead_letters
   workers           worker, queue, pending, idle_ms
   running           task_id, queue, kind, attempt, crashes, fence, worker, lock_key, age_ms,
-                    lease_left_ms";
+                    lease_left_ms
+  local             the worker of this machine, if its state directory can be read: pid, worker,
+                    started, drain: timeout_ms, kill_after_ms, margin_ms, extend_at_most_ms,
+                    stop_timeout_ms (null: no limit, or unknown)";
 
 /// Moves the cursor home and clears the screen (ECMA-48: CUP, ED).
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -89,6 +92,10 @@ impl Status {
 
 fn write_page(out: &mut impl Write, report: &Report) -> io::Result<()> {
     write_queues(out, &report.queues)?;
+    if let Some(local) = &report.local {
+        writeln!(out)?;
+        write_local(out, local)?;
+    }
     if let Some(workers) = &report.workers {
         writeln!(out)?;
         write_workers(out, workers)?;
@@ -138,6 +145,22 @@ fn write_queues(out: &mut impl Write, queues: &[QueueLine]) -> io::Result<()> {
         table.row(std::iter::once(name).chain(numbers.map(number)));
     }
     table.write(out)
+}
+
+fn write_local(out: &mut impl Write, local: &Local) -> io::Result<()> {
+    write!(out, "here: worker {}, pid {}", local.worker, local.pid)?;
+    if let Some(drain) = &local.drain {
+        let show = |ms| format_duration(Duration::from_millis(ms));
+        let (timeout, kill_after) = (show(drain.timeout_ms), show(drain.kill_after_ms));
+        write!(out, "; a drain may take {timeout} + {kill_after} + {}", show(drain.margin_ms))?;
+        if let Some(limit) = drain.stop_timeout_ms {
+            write!(out, ", a stop {}", show(limit))?;
+        }
+        if drain.extend_at_most_ms > 0 {
+            write!(out, ", and {} more while tasks end", show(drain.extend_at_most_ms))?;
+        }
+    }
+    writeln!(out)
 }
 
 fn write_workers(out: &mut impl Write, workers: &[WorkerLine]) -> io::Result<()> {

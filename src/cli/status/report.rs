@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::domain::QueueName;
 use crate::ledger::{RunningTask, Status};
 use crate::queue::{Consumer, QueueDepth};
+use crate::supervisor::{DrainNote, Note};
 
 /// Everything, at one time.
 #[derive(Debug, Serialize)]
@@ -30,6 +31,19 @@ pub(super) struct Report {
     pub(super) workers: Option<Vec<WorkerLine>>,
     /// The oldest claims first, as many as were asked for.
     pub(super) running: Option<Vec<RunningLine>>,
+    /// The worker of this machine with this configuration, if there is one.
+    pub(super) local: Option<Local>,
+}
+
+/// A worker of this machine, as its state directory tells.
+#[derive(Debug, Serialize)]
+pub(super) struct Local {
+    pub(super) pid: u32,
+    pub(super) worker: String,
+    /// RFC 3339
+    pub(super) started: String,
+    /// What a drain of it may take, within what systemd allows.
+    pub(super) drain: Option<DrainNote>,
 }
 
 /// A store, and what is wrong with it.
@@ -127,11 +141,12 @@ impl Report {
         };
         Self {
             time: rfc3339(Clock::System.wall_ms()),
-            redis: server(config.redis.url.without_password().into(), depths.as_ref().err()),
-            postgres: server(config.postgres.url.without_password().into(), rows.as_ref().err()),
+            redis: server(config.redis.url.without_password(), depths.as_ref().err()),
+            postgres: server(config.postgres.url.without_password(), rows.as_ref().err()),
             workers: depths.as_ref().ok().map(|depths| workers(&queues, depths)),
             queues: lines(&queues, rows.as_ref().ok(), depths.as_ref().ok()),
             running: rows.ok().map(|rows| rows.running.into_iter().map(running).collect()),
+            local: local(config),
         }
     }
 
@@ -139,6 +154,17 @@ impl Report {
     pub(super) fn is_whole(&self) -> bool {
         self.redis.error.is_none() && self.postgres.error.is_none()
     }
+}
+
+/// A note that is not there, cannot be read or belongs to a dead process tells nothing.
+fn local(config: &Config) -> Option<Local> {
+    let (note, alive) = Note::read(&config.worker.state_dir).ok()??;
+    alive.then(|| Local {
+        pid: note.pid,
+        worker: note.worker.to_string(),
+        started: rfc3339(note.started_ms),
+        drain: note.drain,
+    })
 }
 
 async fn read_ledger(config: &Config, limit: u32) -> anyhow::Result<Rows> {
