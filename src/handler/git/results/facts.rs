@@ -16,6 +16,9 @@ use crate::handler::git::identity::Identity;
 use crate::handler::git::mirror::Source;
 use crate::handler::git::profile::Profile;
 
+const PLACE: &str = "\
+    SELECT r.id, p.id FROM queue_worker_git.repositories r, queue_worker_git.profiles p \
+    WHERE r.name = $1 AND r.url = $2 AND p.digest = $3";
 /// Reads first: an upsert that changes nothing would still cost a row version and a number.
 const REPOSITORY: &str =
     "SELECT id FROM queue_worker_git.repositories WHERE name = $1 AND url = $2";
@@ -63,6 +66,15 @@ impl Results {
     pub async fn place(&self, source: &Source, profile: &Profile) -> Result<Place, ResultsError> {
         let (digest, spec) = (profile.id(), profile.spec().to_string());
         self.call("note the repository", async |connection| {
+            let known = sqlx::query(PLACE)
+                .bind(source.name())
+                .bind(source.url())
+                .bind(&digest)
+                .fetch_optional(&mut *connection)
+                .await?;
+            if let Some(row) = known {
+                return Ok(Place { repository: row.get(0), profile: row.get(1) });
+            }
             let found: Option<i64> = sqlx::query_scalar(REPOSITORY)
                 .bind(source.name())
                 .bind(source.url())
