@@ -61,6 +61,7 @@ async fn compare(git_dir: &Path) -> usize {
     let engine = engine().await;
     let mirror = Mirror::unlocked(git_dir, ObjectFormat::Sha1);
     let (rows, headers) = (gitlog::rows(git_dir), gitlog::headers(git_dir));
+    let combined = gitlog::combined(git_dir);
     let mut ids: Vec<ObjectId> = rows.keys().map(|id| id.parse().unwrap()).collect();
     ids.sort();
     let mut compared = 0;
@@ -77,6 +78,8 @@ async fn compare(git_dir: &Path) -> usize {
             expected[11] = expected[11].replace('\r', "");
             assert_eq!(header(analysis), expected, "header of {id}");
             assert_eq!(analysis.totals, Totals::of(&analysis.changes));
+            let extra = (analysis.parents.len() > 1).then(|| combined[&id.to_string()]);
+            assert_eq!(analysis.merge_extra_files, extra, "{id}");
             compared += found.len();
         }
     }
