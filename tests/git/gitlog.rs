@@ -102,3 +102,23 @@ pub(crate) fn headers(git_dir: &Path) -> HashMap<String, Header> {
         })
         .collect()
 }
+
+/// For each merge, how many paths differ from all of its parents.
+pub(crate) fn combined(git_dir: &Path) -> HashMap<String, u32> {
+    let options = ["--merges", "-c", "--name-only", "-z", "--no-renames", "--format=%x01%H"];
+    let output = log(git_dir, &options);
+    let mut merges = HashMap::new();
+    let mut merge = String::new();
+    for token in output.split(|byte| *byte == 0) {
+        let token = token.strip_prefix(b"\n").unwrap_or(token);
+        match token.split_first() {
+            None => {}
+            Some((1, id)) => {
+                merge = String::from_utf8(id.to_vec()).unwrap();
+                merges.insert(merge.clone(), 0);
+            }
+            Some(_) => *merges.get_mut(&merge).unwrap() += 1,
+        }
+    }
+    merges
+}

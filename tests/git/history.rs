@@ -10,7 +10,7 @@ use queue_worker::handler::git::{
 
 use crate::gitlog::{self, Header, Row};
 use crate::invented;
-use crate::repository::{engine, git, import, outcomes};
+use crate::repository::{engine, git, import, outcomes, said};
 
 /// Commits of the invented history.
 const INVENTED: usize = 3000;
@@ -61,6 +61,7 @@ async fn compare(git_dir: &Path) -> usize {
     let engine = engine().await;
     let mirror = Mirror::unlocked(git_dir, ObjectFormat::Sha1);
     let (rows, headers) = (gitlog::rows(git_dir), gitlog::headers(git_dir));
+    let combined = gitlog::combined(git_dir);
     let mut ids: Vec<ObjectId> = rows.keys().map(|id| id.parse().unwrap()).collect();
     ids.sort();
     let mut compared = 0;
@@ -77,6 +78,8 @@ async fn compare(git_dir: &Path) -> usize {
             expected[11] = expected[11].replace('\r', "");
             assert_eq!(header(analysis), expected, "header of {id}");
             assert_eq!(analysis.totals, Totals::of(&analysis.changes));
+            let extra = (analysis.parents.len() > 1).then(|| combined[&id.to_string()]);
+            assert_eq!(analysis.merge_extra_files, extra, "{id}");
             compared += found.len();
         }
     }
@@ -154,6 +157,47 @@ async fn batches_do_not_disturb_each_other() {
         for (id, outcome) in part {
             assert_eq!(outcome, whole[&id]);
         }
+    }
+    engine.close_idle().await;
+}
+
+/// Neither configuration, HEAD, replacements, grafts nor the way objects are stored changes a result.
+#[tokio::test]
+async fn nothing_but_the_commit_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let stream = invented::history(10, 200);
+    let plain = import(&folder.path().join("plain.git"), &stream);
+    let odd = import(&folder.path().join("odd.git"), &stream);
+    for (key, value) in [
+        ("diff.algorithm", "histogram"),
+        ("diff.renames", "false"),
+        ("diff.renameLimit", "1"),
+        ("diff.context", "0"),
+        ("diff.orderFile", "/dev/null"),
+        ("diff.ignoreSubmodules", "all"),
+        ("core.bigFileThreshold", "10"),
+        ("core.attributesFile", "/etc/passwd"),
+        ("core.quotePath", "false"),
+        ("log.showRoot", "false"),
+        ("color.ui", "always"),
+    ] {
+        said(&odd, &["config", key, value]);
+    }
+    let ids: Vec<ObjectId> = gitlog::rows(&plain).keys().map(|id| id.parse().unwrap()).collect();
+    said(&odd, &["repack", "-q", "-a", "-d", "-f"]);
+    said(&odd, &["commit-graph", "write", "--reachable", "--changed-paths", "--no-progress"]);
+    said(&odd, &["symbolic-ref", "HEAD", "refs/heads/b2"]);
+    let (replaced, other) = (ids[0].to_string(), ids[1].to_string());
+    said(&odd, &["replace", &replaced, &other]);
+    let grafts: String = ids[2..9].iter().map(|id| format!("{id}\n")).collect();
+    std::fs::create_dir_all(odd.join("info")).unwrap();
+    std::fs::write(odd.join("info/grafts"), grafts).unwrap();
+    let engine = engine().await;
+    let expected = outcomes(&engine, &Mirror::unlocked(&plain, ObjectFormat::Sha1), &ids).await;
+    let found = outcomes(&engine, &Mirror::unlocked(&odd, ObjectFormat::Sha1), &ids).await;
+    for id in &ids {
+        assert!(expected[id].analysis().is_some());
+        assert_eq!(found[id], expected[id], "{id}");
     }
     engine.close_idle().await;
 }

@@ -1,4 +1,4 @@
-//! Mirrors: several users at once, killed programs, damage, force pushes, room, hostile sources.
+//! Mirrors: several users at once, killed programs, damage, force pushes, room.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use queue_worker::handler::git::{
     Analysed, GitMirrors, GitOptions, Mirror, MirrorError, Mirrors, ObjectId, Outcome, Refusal,
-    Selection, Source, SourcePolicy, analyse,
+    Source, SourcePolicy, analyse,
 };
 use tokio::sync::mpsc;
 
@@ -31,12 +31,16 @@ pub(crate) fn source(path: &Path) -> Source {
 }
 
 /// A bare repository with a short history.
-fn origin(root: &Path) -> PathBuf {
+pub(crate) fn origin(root: &Path) -> PathBuf {
     import(&root.join("origin.git"), &invented::history(3, 40))
 }
 
 /// The outcomes of commits through mirrors and engine.
-async fn outcomes(mirrors: &GitMirrors, source: &Source, ids: &[ObjectId]) -> Vec<Outcome> {
+pub(crate) async fn outcomes(
+    mirrors: &GitMirrors,
+    source: &Source,
+    ids: &[ObjectId],
+) -> Vec<Outcome> {
     let engine = engine().await;
     let (sender, mut receiver) = mpsc::channel(1000);
     analyse(mirrors, &engine, source, ids, &sender).await;
@@ -137,71 +141,6 @@ async fn the_whole_way_gives_every_outcome() {
     assert_eq!(mirrors.resolve(&mirror, "later").await.unwrap(), Some(commits[1]));
     mirror.unpin(&[unreached, commits[0]]).unwrap();
     assert_eq!(said(mirror.git_dir(), &["for-each-ref", "refs/qw/pin"]), b"");
-}
-
-#[tokio::test]
-async fn a_mirror_is_listed() {
-    let root = tempfile::tempdir().unwrap();
-    let origin = origin(root.path());
-    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/b1"]);
-    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
-    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
-    let mut all = mirrors.list(&mirror, &Selection::All).await.unwrap();
-    let mut expected = all_commits(&origin);
-    all.sort();
-    expected.sort();
-    assert_eq!(all, expected);
-    let (from, to) = (id(&origin, "b1~2"), id(&origin, "b1"));
-    let range = Selection::Range { from: Some(from), to };
-    let range = mirrors.list(&mirror, &range).await.unwrap();
-    let said = line(&origin, &["rev-list", "b1~2..b1"]);
-    assert_eq!(range.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), said);
-    assert_eq!(mirrors.resolve(&mirror, "HEAD").await.unwrap(), Some(to));
-    assert_eq!(mirrors.resolve(&mirror, "b1").await.unwrap(), Some(to));
-    assert_eq!(mirrors.resolve(&mirror, &from.to_string()).await.unwrap(), Some(from));
-    for name in ["nothing", "--all", "b1~2", "x\ny", ""] {
-        assert_eq!(mirrors.resolve(&mirror, name).await.unwrap(), None, "{name:?}");
-    }
-    assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), None);
-    let people = [("A".to_owned(), "a@x".to_owned())];
-    assert_eq!(mirrors.canonical(&mirror, &people).await.unwrap(), people);
-}
-
-#[tokio::test]
-async fn the_mailmap_is_that_of_the_default_branch() {
-    let root = tempfile::tempdir().unwrap();
-    let text = "A Ü <a@x> <b@x>\nC <c@x> Old C <d@x>\n";
-    let stream = format!(
-        "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\nM 100644 inline .mailmap\ndata {}\n{text}\n",
-        text.len()
-    );
-    let origin = import(&root.path().join("origin.git"), stream.as_bytes());
-    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
-    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
-    assert_eq!(mirrors.mailmap(&mirror).await.unwrap().as_deref(), Some(text.as_bytes()));
-    let pair = |name: &str, email: &str| (name.to_owned(), email.to_owned());
-    let people = [
-        pair("B", "B@X"),
-        pair("Old C", "d@x"),
-        pair("New C", "d@x"),
-        pair("", "b@x"),
-        pair("odd <", "b@x"),
-        pair("new\nline", "b@x"),
-        pair("D", ""),
-        pair("", "e@x"),
-    ];
-    let canonical = mirrors.canonical(&mirror, &people).await.unwrap();
-    let expected = [
-        pair("A Ü", "a@x"),
-        pair("C", "c@x"),
-        pair("New C", "d@x"),
-        pair("A Ü", "a@x"),
-        pair("odd <", "b@x"),
-        pair("new\nline", "b@x"),
-        pair("D", ""),
-        pair("", "e@x"),
-    ];
-    assert_eq!(canonical, expected);
 }
 
 #[tokio::test]
@@ -356,59 +295,4 @@ async fn mirrors_make_room_for_each_other() {
     let mirrors = GitMirrors::new(&options).await.unwrap();
     let refused = mirrors.refresh(&first).await.unwrap_err();
     assert!(matches!(refused, MirrorError::NoRoom(_)) && refused.is_transient(), "{refused}");
-}
-
-#[tokio::test]
-async fn sources_that_cannot_be_read_are_named() {
-    let root = tempfile::tempdir().unwrap();
-    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
-    let any: ObjectId = "1".repeat(40).parse().unwrap();
-    let missing = source(&root.path().join("nothing"));
-    let found = outcomes(&mirrors, &missing, &[any]).await;
-    assert_eq!(found[0].refusal(), Some(Refusal::RepoUnreadable), "{found:?}");
-    let unreachable = Source::new("r", "http://127.0.0.1:1/r", &policy()).unwrap();
-    let found = outcomes(&mirrors, &unreachable, &[any]).await;
-    assert!(matches!(found[0], Outcome::Failed { .. }), "{found:?}");
-    let origin = origin(root.path());
-    let mut options = options(root.path());
-    options.mirrors.repository = 1000;
-    let mirrors = GitMirrors::new(&options).await.unwrap();
-    let found = outcomes(&mirrors, &source(&origin), &[any]).await;
-    assert_eq!(found[0].refusal(), Some(Refusal::TooLarge), "{found:?}");
-}
-
-#[tokio::test]
-async fn a_shallow_source_ends_somewhere() {
-    let root = tempfile::tempdir().unwrap();
-    let origin = origin(root.path());
-    let shallow = root.path().join("shallow.git");
-    let url = format!("file://{}", origin.display());
-    let target = shallow.to_str().unwrap();
-    said(root.path(), &["clone", "-q", "--bare", "--depth=2", "-b", "b0", &url, target]);
-    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
-    let commits = all_commits(&shallow);
-    let ends = fs::read_to_string(shallow.join("shallow")).unwrap();
-    let found = outcomes(&mirrors, &source(&shallow), &commits).await;
-    for (id, outcome) in commits.iter().zip(found) {
-        let expected = ends.contains(&id.to_string()).then_some(Refusal::ShallowBoundary);
-        assert_eq!(outcome.refusal(), expected, "{id}");
-    }
-}
-
-#[tokio::test]
-async fn long_ids_work_as_well() {
-    let root = tempfile::tempdir().unwrap();
-    let origin = root.path().join("long");
-    fs::create_dir(&origin).unwrap();
-    said(&origin, &["init", "-q", "-b", "main", "--object-format=sha256", "."]);
-    fs::write(origin.join("f"), "1\n2\n").unwrap();
-    said(&origin, &["add", "."]);
-    said(&origin, &["commit", "-q", "-m", "long"]);
-    let commit = id(&origin, "HEAD");
-    assert_eq!(commit.to_string().len(), 64);
-    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
-    let found =
-        outcomes(&mirrors, &source(&origin), &[commit, "2".repeat(64).parse().unwrap()]).await;
-    assert_eq!(found[0].analysis().unwrap().totals.added, 2);
-    assert_eq!(found[1].refusal(), Some(Refusal::CommitGone));
 }

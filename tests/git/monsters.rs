@@ -7,8 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::handler::git::{
-    FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome, Profile, Refusal,
+    Engine as _, FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome, Profile,
+    Refusal,
 };
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::invented;
 use crate::repository::{all_commits, git, id, import, line, outcomes, unlocked};
@@ -59,8 +63,9 @@ fn said_with(folder: &Path, arguments: &[&str], input: &str) -> String {
     output.trim_end().to_owned()
 }
 
-/// The git children of this process: their ids, command lines and peaks of memory in bytes.
-fn children() -> Vec<(i32, String, u64)> {
+/// The git children of this process that work in `folder`: their ids, command lines and peaks of
+/// memory in bytes. Those that have ended and are not yet reaped have no command line.
+fn children(folder: &Path) -> Vec<(i32, String, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -76,7 +81,9 @@ fn children() -> Vec<(i32, String, u64)> {
         }
         let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        found.push((pid, command, field("VmHWM:").unwrap_or(0) * 1024));
+        if command.contains(folder.to_str().unwrap()) {
+            found.push((pid, command, field("VmHWM:").unwrap_or(0) * 1024));
+        }
     }
     found
 }
@@ -94,7 +101,7 @@ async fn watched(
         tokio::select! {
             found = &mut work => break found,
             () = tokio::time::sleep(Duration::from_millis(5)) => {
-                peak = children().iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
+                peak = children(folder).iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
             }
         }
     };
@@ -208,7 +215,8 @@ async fn a_child_killed_by_somebody_costs_nothing() {
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
         // One at a time, and no more than three: a commit that loses two in a row would fail.
-        let differ = children().into_iter().find(|(_, command, _)| command.contains("diff-tree"));
+        let differ =
+            children(&repository).into_iter().find(|(_, command, _)| command.contains("diff-tree"));
         if let Some((pid, ..)) = differ.filter(|_| killed < 3) {
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -218,5 +226,35 @@ async fn a_child_killed_by_somebody_costs_nothing() {
     assert!(killed > 0, "it was over before anybody could be killed");
     neighbours_are_done(&found, &[]);
     engine.close_idle().await;
-    assert!(children().is_empty(), "{:?}", children());
+    none_is_left(&repository).await;
+}
+
+/// Waits until no child works in `folder` any more: they were killed, and need a moment for that.
+async fn none_is_left(folder: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !children(folder).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", children(folder));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_nobody_waits_for_leaves_nothing_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = import(&folder.path().join("r.git"), &invented::history(6, 600));
+    let commits = all_commits(&repository);
+    let engine = engine(16 << 20, |_| {}).await;
+    let mirror = unlocked(&repository);
+    let (sender, mut receiver) = mpsc::channel(1);
+    tokio::select! {
+        () = engine.analyse(&mirror, &commits, &sender) => panic!("nobody took the results"),
+        first = receiver.recv() => assert!(first.is_some()),
+    }
+    none_is_left(&repository).await;
+    let taken = async {
+        receiver.recv().await.unwrap();
+        drop(receiver);
+    };
+    tokio::join!(engine.analyse(&mirror, &commits, &sender), taken);
+    none_is_left(&repository).await;
 }

@@ -152,6 +152,10 @@ async fn what_is_odd_is_said() {
     for (tag, kind) in kinds {
         assert_eq!(analysis("merge", tag).await.kind(), kind, "{tag}");
     }
+    for (tag, extra) in [("clean", 0), ("evil", 1), ("octopus", 0), ("oursm", 0)] {
+        assert_eq!(analysis("merge", tag).await.merge_extra_files, Some(extra), "{tag}");
+    }
+    assert_eq!(analysis("rename", "exact").await.merge_extra_files, None);
     let twice = analysis("merge", "dupparent").await;
     assert_eq!(twice.parents[0], twice.parents[1]);
 

@@ -67,7 +67,7 @@ pub enum Refusal {
     ShallowBoundary,
     /// Objects are missing or damaged, also in a mirror cloned anew.
     RepoCorrupt,
-    /// The repository cannot be had: the URL is not allowed, nothing is there, or access is denied.
+    /// The repository cannot be had: the URL is not allowed, or no repository is there for us.
     RepoUnreadable,
     /// Not even the list of changed paths could be had within the limits.
     TooLarge,

@@ -15,6 +15,7 @@ use super::death::{Cause, Death};
 use super::differ::{Depth, Differ, Request};
 use super::ladder::{Counted, Trouble, answer, descend};
 use super::lookup::{Lookup, Question};
+use super::merges::Merges;
 use super::objects::Object;
 use super::spawner::Spawner;
 use crate::handler::git::mirror::Mirror;
@@ -56,6 +57,7 @@ pub(super) struct Batch<'a> {
     pub(super) results: &'a mpsc::Sender<Analysed>,
     pub(super) lookup: Lookup<'a>,
     pub(super) differ: Option<Differ>,
+    pub(super) merges: Merges<'a>,
 }
 
 impl Batch<'_> {
@@ -131,7 +133,7 @@ impl Batch<'_> {
     async fn count(&mut self, pending: Vec<Pending>) -> Result<(), Gone> {
         let (sender, receiver) = mpsc::channel(WAITING);
         let counting = count(&mut self.differ, pending, self.spawner, self.mirror, sender);
-        let finishing = finish(&mut self.lookup, receiver, self.results);
+        let finishing = finish(&mut self.lookup, &mut self.merges, receiver, self.results);
         // Counting ends when nobody takes what was counted.
         let ((), finished) = tokio::join!(counting, finishing);
         finished
@@ -237,12 +239,14 @@ fn take_differ(
 /// Looks up the sizes for all that are ready now, puts the analyses together and sends them.
 async fn finish(
     lookup: &mut Lookup<'_>,
+    merges: &mut Merges<'_>,
     mut ready: mpsc::Receiver<Ready>,
     results: &mpsc::Sender<Analysed>,
 ) -> Result<(), Gone> {
     let mut group = Vec::with_capacity(WAITING);
     while ready.recv_many(&mut group, WAITING).await > 0 {
         let (known, deaths) = look_up(lookup, &group).await;
+        let mergeable = all_parents_there(lookup, &group).await;
         for Ready { pending, counted, took } in group.drain(..) {
             let id = pending.request.commit;
             let outcome = match counted {
@@ -250,7 +254,13 @@ async fn finish(
                 Ok((changes, depth)) => {
                     let profile = &lookup.spawner.profile;
                     match assemble(id, pending.object, changes, depth, &known, profile) {
-                        Ok(analysis) => Outcome::Analysed(Box::new(analysis)),
+                        Ok(mut analysis) => {
+                            if depth == Depth::Full && mergeable.contains(&id) {
+                                analysis.merge_extra_files =
+                                    merges.count(&id, &analysis.parents).await;
+                            }
+                            Outcome::Analysed(Box::new(analysis))
+                        }
                         Err(missing) => match deaths.iter().find(|(oid, _)| *oid == missing) {
                             Some((_, its)) => failed(its),
                             None => Outcome::refused(
@@ -265,6 +275,25 @@ async fn finish(
         }
     }
     Ok(())
+}
+
+/// The merges of a group whose parents are all there.
+async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready]) -> HashSet<ObjectId> {
+    let merges = || {
+        let parents =
+            group.iter().map(|it| (it.pending.request.commit, &it.pending.object.parents));
+        parents.filter(|(_, parents)| parents.len() > 1)
+    };
+    let others: HashSet<ObjectId> = merges().flat_map(|(_, parents)| parents).copied().collect();
+    let others: Vec<ObjectId> = others.into_iter().collect();
+    let found = lookup.ask(Question::Info, &others).await;
+    let is_there = |found: &Result<Object, Death>| matches!(found, Ok(Object::Found { kind, .. }) if kind == "commit");
+    let there: HashSet<ObjectId> =
+        others.iter().zip(found).filter(|(_, it)| is_there(it)).map(|(id, _)| *id).collect();
+    merges()
+        .filter(|(_, parents)| parents.iter().all(|parent| there.contains(parent)))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// What is known of the blobs of a group, and of which of them a child died.

@@ -24,21 +24,26 @@ pub(super) enum Depth {
     Full,
     /// Paths only: no content is read.
     Raw,
+    /// The names of the paths of a merge that differ from every parent.
+    Combined,
 }
 
 /// The arguments, after those that name the repository.
 pub(super) fn arguments(command: &mut Command, depth: Depth, profile: &Profile) {
-    command.args(["diff-tree", "--stdin", "--always", "-r", "--root", "-z", "--raw"]);
+    command.args(["diff-tree", "--stdin", "--always", "-r", "--root", "-z"]);
     command.args(["--no-textconv", "--no-ext-diff", "--no-color", "--no-abbrev"]);
     command.arg("--ignore-submodules=none");
     match depth {
         Depth::Full => {
-            command.args(["--numstat", "--diff-algorithm=myers"]);
+            command.args(["--raw", "--numstat", "--diff-algorithm=myers"]);
             command.arg(format!("-M{}%", profile.rename_percent));
             command.arg(format!("-l{}", profile.rename_limit));
         }
         Depth::Raw => {
-            command.arg("--no-renames");
+            command.args(["--raw", "--no-renames"]);
+        }
+        Depth::Combined => {
+            command.args(["-c", "--name-only", "--no-renames"]);
         }
     }
     // The marker alone flushes, and not git after each commit besides.
@@ -103,12 +108,15 @@ impl Differ {
     /// Asks; any number of requests that together fit into a pipe may be under way.
     pub(super) async fn ask(&mut self, request: &Request) -> io::Result<()> {
         let Request { commit, parent } = request;
-        let marker = &self.marker;
-        let line = match parent {
-            Some(parent) => format!("{commit} {parent}\n{marker}"),
-            None => format!("{commit}\n{marker}"),
-        };
-        self.child.write(line.as_bytes()).await
+        match parent {
+            Some(parent) => self.ask_line(&format!("{commit} {parent}")).await,
+            None => self.ask_line(&commit.to_string()).await,
+        }
+    }
+
+    /// Asks about a commit and the parents that stand after it in the line.
+    pub(super) async fn ask_line(&mut self, line: &str) -> io::Result<()> {
+        self.child.write(format!("{line}\n{}", self.marker).as_bytes()).await
     }
 
     /// The answer to the oldest request, at most `most` bytes long, given before `until`.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::batch::Batch;
 use super::lookup::Lookup;
+use super::merges::Merges;
 use super::pool::{Key, Pair, Pool};
 use super::spawner::Spawner;
 use super::{Analysed, Engine};
@@ -18,8 +19,9 @@ use crate::handler::git::program::{Program, ProgramError};
 
 /// Analyses commits with git's plumbing in child processes.
 ///
-/// A batch has two children, `git diff-tree` and `git cat-file`, which wait for the next batch of the
-/// same mirror afterwards. Any number of batches may run at once, each with its own pair.
+/// A batch has two children, `git diff-tree` and `git cat-file`, and a third if there are merges. They
+/// wait for the next batch of the same mirror afterwards. Any number of batches may run at once, each
+/// with children of its own.
 pub struct GitEngine {
     spawner: Spawner,
     pool: Pool,
@@ -77,12 +79,13 @@ impl Engine for GitEngine {
         results: &mpsc::Sender<Analysed>,
     ) {
         let key = Key::of(mirror);
-        let Pair { objects, differ } = self.pool.take(&key).await;
+        let Pair { objects, differ, merges } = self.pool.take(&key).await;
         let lookup = Lookup { spawner: &self.spawner, mirror, child: objects };
-        let mut batch = Batch { spawner: &self.spawner, mirror, results, lookup, differ };
+        let merges = Merges { spawner: &self.spawner, mirror, child: merges };
+        let mut batch = Batch { spawner: &self.spawner, mirror, results, lookup, differ, merges };
         let done = batch.run(commits).await;
-        let Batch { lookup, differ, .. } = batch;
-        let pair = Pair { objects: lookup.child, differ };
+        let Batch { lookup, differ, merges, .. } = batch;
+        let pair = Pair { objects: lookup.child, differ, merges: merges.child };
         if done.is_ok() {
             self.pool.put(key, pair, self.spawner.limits.idle_pairs).await;
         } else {

@@ -158,3 +158,15 @@ async fn alone(
     differ.close().await;
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_not_work_is_no_monster() {
+        let limit = Duration::from_secs(30);
+        assert!(matches!(late(limit, Duration::from_secs(20)), Trouble::Slow(_)));
+        assert!(matches!(late(limit, Duration::from_secs(5)), Trouble::Other(_)));
+    }
+}

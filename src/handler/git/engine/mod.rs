@@ -11,6 +11,7 @@ mod differ;
 mod git_engine;
 mod ladder;
 mod lookup;
+mod merges;
 mod objects;
 mod pool;
 mod spawner;

@@ -35,10 +35,12 @@ impl Key {
     }
 }
 
-/// Two children for one mirror, as far as they were needed.
+/// The children for one mirror, as far as they were needed.
+#[derive(Default)]
 pub(super) struct Pair {
     pub(super) objects: Option<Objects>,
     pub(super) differ: Option<Differ>,
+    pub(super) merges: Option<Differ>,
 }
 
 impl Pair {
@@ -46,7 +48,7 @@ impl Pair {
         if let Some(objects) = self.objects {
             objects.close().await;
         }
-        if let Some(differ) = self.differ {
+        for differ in [self.differ, self.merges].into_iter().flatten() {
             differ.close().await;
         }
     }
@@ -89,18 +91,20 @@ impl Pool {
         for pair in stale {
             pair.close().await;
         }
-        found.unwrap_or(Pair { objects: None, differ: None })
+        found.unwrap_or_default()
     }
 
     /// Keeps a pair, unless it has done enough, and closes those used longest ago beyond `most`.
     pub(super) async fn put(&self, key: Key, mut pair: Pair, most: usize) {
-        let pids = [pair.objects.as_ref().map(Objects::pid), pair.differ.as_ref().map(Differ::pid)];
-        let peak = pids.into_iter().flatten().filter_map(peak_memory).max().unwrap_or(0);
+        let differs = [&pair.differ, &pair.merges].into_iter().flatten().map(Differ::pid);
+        let pids = differs.chain(pair.objects.as_ref().map(Objects::pid));
+        let peak = pids.filter_map(peak_memory).max().unwrap_or(0);
         self.peak.fetch_max(peak, std::sync::atomic::Ordering::Relaxed);
         let mut done = Vec::new();
         let used_up = Pair {
             objects: pair.objects.take_if(|objects| objects.served() > ENOUGH_OBJECTS),
             differ: pair.differ.take_if(|differ| differ.served() > ENOUGH_COMMITS),
+            merges: pair.merges.take_if(|differ| differ.served() > ENOUGH_COMMITS),
         };
         done.push(used_up);
         {

@@ -13,16 +13,28 @@ use tokio::time::Instant;
 use super::error::MirrorError;
 use super::git_mirrors::{GitMirrors, blocking, local, may_replace};
 use super::job::{Limits, Output, run};
-use super::lock::{Held, Mode};
+use super::lock::Held;
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::tips::{self, Tips};
 use super::transfer::FetchError;
 use super::{room, settings, sweep, upkeep};
+use crate::clock::Clock;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
 
 /// Looking into a mirror takes no longer than this.
 const LOOK_TIME: Duration = Duration::from_secs(60);
+
+/// What somebody needs of a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need<'a> {
+    /// That it has these commits, or that the source does not.
+    Commits(&'a [ObjectId]),
+    /// That it was fetched into since then, in milliseconds since the Unix epoch.
+    FetchedSince(i64),
+    /// That it is another one than the damaged one of this generation.
+    Another(&'a str),
+}
 
 impl GitMirrors {
     /// Which of `wanted` the mirror does not have.
@@ -55,37 +67,62 @@ impl GitMirrors {
         Ok(wanted.iter().copied().filter(|id| !found.contains(id)).collect())
     }
 
-    /// Clones or fetches under the exclusive lock, unless somebody has done it meanwhile.
+    /// Whether a mirror with this mark meets a need. Some lock on it is held.
+    pub(super) async fn is_met(
+        &self,
+        need: Need<'_>,
+        place: &Place,
+        mark: &Mark,
+        format: ObjectFormat,
+    ) -> Result<bool, MirrorError> {
+        match need {
+            Need::Commits(wanted) => {
+                Ok(self.missing(&place.mirror(), format, wanted).await?.is_empty())
+            }
+            Need::FetchedSince(at) => Ok(place.fetched_ms() >= at),
+            Need::Another(generation) => Ok(mark.generation != generation),
+        }
+    }
+
+    /// Clones or fetches, unless somebody has met the need meanwhile.
     pub(super) async fn bring(
         &self,
         place: &Place,
         source: &Source,
-        wanted: &[ObjectId],
-        fresh: bool,
+        need: Need<'_>,
+        held: &Held,
     ) -> Result<(), MirrorError> {
-        let held = self.lock(place, Mode::Exclusive).await?;
         let until = Instant::now() + self.transfer.limits.fetch_time;
+        let wanted = match need {
+            Need::Commits(wanted) => wanted,
+            Need::FetchedSince(_) | Need::Another(_) => &[],
+        };
         let mark = self.tidy(place).await?;
         let Some((mark, format)) = mark.and_then(|mark| Some((mark.clone(), mark.format()?)))
         else {
-            return self.clone(place, source, wanted, false, &held, until).await;
+            return self.clone(place, source, wanted, false, held, until).await;
         };
-        let git_dir = place.mirror();
-        if !fresh && self.missing(&git_dir, format, wanted).await?.is_empty() {
+        if self.is_met(need, place, &mark, format).await? {
             return Ok(());
         }
-        match self.fetch(place, source, format, wanted, &held, until).await {
+        let fetched = match need {
+            Need::Another(_) => {
+                Err(FetchError::Damaged("also a mirror cloned anew was found damaged".to_owned()))
+            }
+            Need::Commits(_) | Need::FetchedSince(_) => {
+                self.fetch(place, source, format, wanted, held, until).await
+            }
+        };
+        match fetched {
             Ok(()) => Ok(()),
             // Whose damage it is shows in a new clone.
             Err(FetchError::Damaged(detail) | FetchError::Other(MirrorError::Corrupt(detail)))
                 if may_replace(&mark) =>
             {
                 tracing::warn!(source = source.name(), %detail, "damaged mirror, cloned anew");
-                self.clone(place, source, wanted, true, &held, until).await
+                self.clone(place, source, wanted, true, held, until).await
             }
-            Err(FetchError::Damaged(detail)) => Err(MirrorError::Corrupt(detail)),
-            Err(FetchError::Gone(id)) => Err(MirrorError::Fetch(format!("{id} is gone"))),
-            Err(FetchError::Other(error)) => Err(error),
+            Err(error) => Err(failed(error)),
         }
     }
 
@@ -125,6 +162,7 @@ impl GitMirrors {
         until: Instant,
     ) -> Result<(), MirrorError> {
         self.make_room(place, 0).await?;
+        let now = Clock::System.wall_ms();
         let about = self.transfer.head(source, until).await?;
         let wanted_format = wanted.first().map(ObjectId::format);
         let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
@@ -137,14 +175,13 @@ impl GitMirrors {
                 blocking(move || {
                     place.discard()?;
                     place.finish(&git_dir, &mark)?;
+                    place.note_fetched(now)?;
                     place.measure()
                 })
                 .await
                 .map_err(local)
             }
-            Err(FetchError::Damaged(detail)) => Err(MirrorError::Corrupt(detail)),
-            Err(FetchError::Gone(id)) => Err(MirrorError::Fetch(format!("{id} is gone"))),
-            Err(FetchError::Other(error)) => Err(error),
+            Err(error) => Err(failed(error)),
         };
         let left = place.clone();
         blocking(move || left.clear()).await.map_err(local)?;
@@ -202,6 +239,7 @@ impl GitMirrors {
         let written = blocking(move || settings::write(&to, &about, format, &access));
         written.await.map_err(|error| other(local(error)))?;
         let program = &self.transfer.program;
+        let now = Clock::System.wall_ms();
         let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         // Also after a fetch that failed half way.
@@ -214,7 +252,8 @@ impl GitMirrors {
             upkeep::tend(&git_dir, format, program, &self.transfer.limits, held).await;
         }
         let place = place.clone();
-        blocking(move || place.measure()).await.map_err(|error| other(local(error)))?;
+        let noted = blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
+        noted.map_err(|error| other(local(error)))?;
         Ok(())
     }
 
@@ -249,5 +288,13 @@ impl GitMirrors {
             Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
             None => Ok(()),
         }
+    }
+}
+
+fn failed(error: FetchError) -> MirrorError {
+    match error {
+        FetchError::Damaged(detail) => MirrorError::Corrupt(detail),
+        FetchError::Gone(id) => MirrorError::Fetch(format!("{id} is gone")),
+        FetchError::Other(error) => error,
     }
 }

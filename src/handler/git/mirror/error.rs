@@ -7,7 +7,7 @@ use crate::handler::git::outcome::{Outcome, Refusal};
 /// Why there is no mirror.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MirrorError {
-    /// The source is not allowed, is no repository, or refuses us.
+    /// The source is not allowed, or is no repository, or hides that it is one.
     #[error("the repository cannot be read: {0}")]
     Unreadable(String),
     /// The source is damaged, or a clone of it was twice.
@@ -19,7 +19,7 @@ pub enum MirrorError {
     /// Others used the mirror all the time that was allowed for waiting.
     #[error("the mirror stayed in use: {0}")]
     Busy(String),
-    /// The source could not be reached, or broke off.
+    /// The source could not be reached, did not let us in, or broke off.
     #[error("the fetch failed: {0}")]
     Fetch(String),
     /// There is no room, also after mirrors that nobody uses were removed.

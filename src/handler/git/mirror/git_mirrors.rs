@@ -9,19 +9,23 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+use super::bring::Need;
 use super::error::MirrorError;
 use super::guard::Mirror;
-use super::lock::{Held, Mode, lock};
+use super::lock::{Mode, lock};
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::transfer::Transfer;
 use super::{Mirrors, Selection, listing, room, settings};
+use crate::clock::Clock;
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::options::GitOptions;
 use crate::handler::git::program::{Program, ProgramError};
 
 /// A replacement that is found damaged within this time is not replaced again: then it is the source.
 const REPLACED_LATELY: Duration = Duration::from_secs(24 * 3600);
+/// The first round of waiting for those who read.
+const FIRST_ROUND: Duration = Duration::from_millis(250);
 /// Only the owner may look into the mirrors.
 const PRIVATE: u32 = 0o700;
 
@@ -79,13 +83,42 @@ impl GitMirrors {
         blocking(move || Place::of(&root, &source)).await.map_err(local)
     }
 
-    /// The mirror locked for reading, if there is one that is whole and has all that is wanted.
+    /// A mirror that meets a need: one that is there, or what is made of it under the exclusive lock.
+    async fn obtain(&self, source: &Source, need: Need<'_>) -> Result<Mirror, MirrorError> {
+        let place = self.place(source).await?;
+        let patience = self.transfer.limits.lock_time;
+        let deadline = Instant::now() + patience;
+        let mut round = FIRST_ROUND;
+        loop {
+            if let Some(mirror) = self.read(&place, need, deadline).await? {
+                return Ok(mirror);
+            }
+            // Somebody may meet the need while we wait for those who read: then there is nothing to
+            // wait for. The rounds grow, or a stream of readers would win each of them.
+            let until = deadline.min(Instant::now() + round);
+            match lock(place.folder(), Mode::Exclusive, until).await.map_err(local)? {
+                Some(held) => {
+                    self.bring(&place, source, need, &held).await?;
+                    break;
+                }
+                None if until == deadline => return Err(busy(patience)),
+                None => round *= 2,
+            }
+        }
+        // Nothing but its room may have been taken since.
+        let mirror = self.read(&place, Need::Commits(&[]), deadline + patience).await?;
+        mirror.ok_or_else(|| MirrorError::NoRoom("it was evicted at once".to_owned()))
+    }
+
+    /// The mirror locked for reading, if there is one that is whole and meets the need.
     async fn read(
         &self,
         place: &Place,
-        wanted: &[ObjectId],
+        need: Need<'_>,
+        deadline: Instant,
     ) -> Result<Option<Mirror>, MirrorError> {
-        let held = self.lock(place, Mode::Shared).await?;
+        let held = lock(place.folder(), Mode::Shared, deadline).await.map_err(local)?;
+        let held = held.ok_or_else(|| busy(self.transfer.limits.lock_time))?;
         let looked = place.clone();
         let mark = blocking(move || {
             let mark = looked.mark();
@@ -96,54 +129,25 @@ impl GitMirrors {
         });
         let Some(mark) = mark.await.map_err(local)? else { return Ok(None) };
         let Some(format) = mark.format() else { return Ok(None) };
-        let has_all = self.missing(&place.mirror(), format, wanted).await?.is_empty();
-        Ok(has_all.then(|| Mirror::locked(place.mirror(), format, mark, held)))
-    }
-
-    pub(super) async fn lock(&self, place: &Place, mode: Mode) -> Result<Held, MirrorError> {
-        let patience = self.transfer.limits.lock_time;
-        let held = lock(place.folder(), mode, Instant::now() + patience).await.map_err(local)?;
-        held.ok_or_else(|| MirrorError::Busy(format!("others used it for {patience:?}")))
+        let is_met = self.is_met(need, place, &mark, format).await?;
+        Ok(is_met.then(|| Mirror::locked(place.mirror(), format, mark, held)))
     }
 }
 
 #[async_trait]
 impl Mirrors for GitMirrors {
     async fn open(&self, source: &Source, wanted: &[ObjectId]) -> Result<Mirror, MirrorError> {
-        let place = self.place(source).await?;
-        if let Some(mirror) = self.read(&place, wanted).await? {
-            return Ok(mirror);
-        }
-        self.bring(&place, source, wanted, false).await?;
-        self.reopen(&place).await
+        self.obtain(source, Need::Commits(wanted)).await
     }
 
     async fn refresh(&self, source: &Source) -> Result<Mirror, MirrorError> {
-        let place = self.place(source).await?;
-        self.bring(&place, source, &[], true).await?;
-        self.reopen(&place).await
+        self.obtain(source, Need::FetchedSince(Clock::System.wall_ms())).await
     }
 
     async fn replace(&self, source: &Source, damaged: Mirror) -> Result<Mirror, MirrorError> {
-        let place = self.place(source).await?;
         let generation = damaged.generation().to_owned();
         drop(damaged);
-        let held = self.lock(&place, Mode::Exclusive).await?;
-        let until = Instant::now() + self.transfer.limits.fetch_time;
-        let is_replaced = match self.tidy(&place).await? {
-            Some(mark) if mark.generation != generation => true,
-            Some(mark) if !may_replace(&mark) => {
-                let detail = "a mirror cloned anew is damaged in the same way".to_owned();
-                return Err(MirrorError::Corrupt(detail));
-            }
-            Some(_) | None => false,
-        };
-        if !is_replaced {
-            tracing::warn!(source = source.name(), "damaged mirror, cloned anew");
-            self.clone(&place, source, &[], true, &held, until).await?;
-        }
-        drop(held);
-        self.reopen(&place).await
+        self.obtain(source, Need::Another(&generation)).await
     }
 
     async fn list(
@@ -171,12 +175,8 @@ impl Mirrors for GitMirrors {
     }
 }
 
-impl GitMirrors {
-    /// Opens what was there a moment ago; somebody may have needed its room meanwhile.
-    async fn reopen(&self, place: &Place) -> Result<Mirror, MirrorError> {
-        let mirror = self.read(place, &[]).await?;
-        mirror.ok_or_else(|| MirrorError::NoRoom("it was evicted at once".to_owned()))
-    }
+fn busy(patience: Duration) -> MirrorError {
+    MirrorError::Busy(format!("others used it for {patience:?}"))
 }
 
 pub(super) fn may_replace(mark: &Mark) -> bool {

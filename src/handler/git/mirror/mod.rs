@@ -37,7 +37,7 @@ pub trait Mirrors: Send + Sync + 'static {
     /// one of `wanted` is missing; what is missing then, the source does not have.
     async fn open(&self, source: &Source, wanted: &[ObjectId]) -> Result<Mirror, MirrorError>;
 
-    /// The mirror as the source is now: like [`Mirrors::open`], but always fetched into.
+    /// The mirror as the source is now: fetched into by this call, or by another that began after it.
     async fn refresh(&self, source: &Source) -> Result<Mirror, MirrorError>;
 
     /// A mirror cloned anew in place of one that was found damaged, unless somebody has done that

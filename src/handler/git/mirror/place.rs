@@ -27,6 +27,8 @@ const MARK: &str = "queue-worker.json";
 const MAX_MARK: u64 = 64 * 1024;
 /// Its modification time is when the mirror was last used.
 const USED: &str = "used";
+/// Holds when the last fetch that succeeded had begun.
+const FETCHED: &str = "fetched";
 /// Holds the mirror's size in bytes.
 const SIZE: &str = "size";
 
@@ -154,6 +156,17 @@ impl Place {
     pub(super) fn used(&self) -> SystemTime {
         let used = fs::metadata(self.folder.join(USED)).and_then(|used| used.modified());
         used.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Notes when a fetch that succeeded had begun, in milliseconds since the Unix epoch.
+    pub(super) fn note_fetched(&self, at: i64) -> io::Result<()> {
+        fs::write(self.folder.join(FETCHED), at.to_string())
+    }
+
+    /// When the last fetch that succeeded had begun.
+    pub(super) fn fetched_ms(&self) -> i64 {
+        let noted = fs::read_to_string(self.folder.join(FETCHED)).ok();
+        noted.and_then(|at| at.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Measures the mirror and notes its size in bytes.

@@ -202,13 +202,13 @@ pub(super) fn is_branch(name: &str) -> bool {
 }
 
 /// Sign-in and reachability may be mended; the rest of these will not.
-const UNREADABLE: [&str; 6] = [
-    "does not appear to be a git repository",
-    "not found",
-    "dubious ownership",
-    "not allowed",
-    "unable to update url base from redirection",
-    "mismatched algorithms",
+const UNREADABLE: [(&str, &str); 6] = [
+    ("does not appear to be a git repository", ""),
+    ("repository", "not found"),
+    ("dubious ownership", ""),
+    ("transport", "not allowed"),
+    ("unable to update url base from redirection", ""),
+    ("mismatched algorithms", ""),
 ];
 const SIGN_IN: [&str; 6] = [
     "authentication failed",
@@ -249,7 +249,9 @@ fn refusal(said: &str) -> MirrorError {
         MirrorError::TooLarge(said)
     } else if has(&DAMAGED_SOURCE) {
         MirrorError::Corrupt(said)
-    } else if has(&UNREADABLE) && !lower.contains("could not resolve") {
+    } else if lower.lines().any(|line| {
+        UNREADABLE.iter().any(|(first, second)| line.contains(first) && line.contains(second))
+    }) {
         MirrorError::Unreadable(said)
     } else {
         MirrorError::Fetch(said)
@@ -318,6 +320,7 @@ mod tests {
             other("fatal: repository 'https://a/b/' not found"),
             MirrorError::Unreadable(_)
         ));
+        assert!(other("bash: git-upload-pack: command not found").is_transient());
         assert!(other("fatal: Authentication failed for 'https://a/b/'").is_transient());
         assert!(
             other("ssh: Could not resolve hostname x: Name or service not found").is_transient()
