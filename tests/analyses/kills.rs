@@ -114,3 +114,28 @@ async fn stores_that_go_away_cost_no_attempt() {
     assert_eq!(scene.letters().await, []);
     worker.terminate().await;
 }
+
+/// A drain that cuts tasks off leaves no lock, burns no attempt, and others go on at once.
+#[tokio::test]
+async fn a_drain_in_the_middle_leaves_nothing_held() {
+    let scene = scene(64).await;
+    let git_dir = history(scene.path(), 34, 900);
+    let total = count(&git_dir);
+    let hurry = [("QUEUE_WORKER_DRAIN__TIMEOUT", "1ms")];
+    let mut first = scene.worker_with("a", &hurry).await;
+    enqueue_all(&scene, "all", "r", &git_dir).await;
+    wait_for("some commits", async || progress(&scene, "r").await.succeeded > 50).await;
+    first.terminate().await;
+    let mut redis = scene.redis_connection().await;
+    let locks: Vec<String> =
+        redis::cmd("KEYS").arg("*lock*:*").query_async(&mut redis).await.unwrap();
+    assert_eq!(locks, Vec::<String>::new(), "{}", first.log());
+    let running = "SELECT count(*) FROM queue_worker_git.analyses WHERE status = 'running'";
+    assert_eq!(scene.count(running).await, 0, "{}", first.log());
+    let mut second = scene.worker("b").await;
+    until_analysed(&scene, "r", total).await;
+    scene.until_empty().await;
+    let burnt = "SELECT count(*) FROM queue_worker.processed_tasks WHERE attempts + crashes > 0";
+    assert_eq!(scene.count(burnt).await, 0, "{}", second.log());
+    second.terminate().await;
+}

@@ -45,7 +45,7 @@ struct Idle {
 
 impl Sessions {
     /// At most `size` connections; nothing is connected yet. `deadline` is for waiting and
-    /// connecting, and for each [`Session::within`].
+    /// connecting; [`within`] takes it for a piece of work.
     pub fn new(
         connect: &PgConnectOptions,
         password: Option<PasswordSource>,

@@ -147,13 +147,20 @@ impl Batch<'_> {
         }
     }
 
+    /// Analyses and writes. When the run must stop, what is known by then is still written.
     async fn analyse(&self, claims: &[Claim], writer: &mut Writer<'_>) -> End {
         let commits: Vec<ObjectId> = claims.iter().map(|claim| claim.id).collect();
         let locks = writer.locks;
         let (sender, mut receiver) = mpsc::channel(WAITING);
         let GitParts { mirrors, engine, .. } = self.parts;
         let analysing = async move {
-            analyse(&**mirrors, &**engine, self.source, &commits, &sender).await;
+            // With the sender goes the word that there is no more to come.
+            let sender = sender;
+            tokio::select! {
+                biased;
+                () = self.run.cancel.cancelled() => End::Interrupted,
+                () = analyse(&**mirrors, &**engine, self.source, &commits, &sender) => End::Done,
+            }
         };
         let writing = async {
             let written = writer.run(&mut receiver).await;
@@ -163,9 +170,8 @@ impl Batch<'_> {
         };
         tokio::select! {
             biased;
-            () = self.run.cancel.cancelled() => End::Interrupted,
-            ((), written) = async { tokio::join!(analysing, writing) } => match written {
-                Ok(()) => End::Done,
+            (end, written) = async { tokio::join!(analysing, writing) } => match written {
+                Ok(()) => end,
                 Err(error) => End::Failed(error),
             },
             () = locks.keep(self.options.heartbeat) => End::Done,

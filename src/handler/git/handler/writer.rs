@@ -82,14 +82,15 @@ impl Writer<'_> {
     }
 
     async fn write(&mut self, chunk: Vec<Analysed>) -> Result<(), ResultsError> {
-        let ids: Vec<ObjectId> = chunk.iter().map(|one| one.id).collect();
+        // Of those whose lock is another's by now, nothing is written.
         let finished: Vec<Finished> = chunk
             .into_iter()
             .filter(|one| self.locks.holds(&one.id))
             .filter_map(|Analysed { id, outcome, took }| {
-                Some(Finished { claim: self.open.remove(&id)?, outcome, took })
+                Some(Finished { claim: *self.open.get(&id)?, outcome, took })
             })
             .collect();
+        let ids: Vec<ObjectId> = finished.iter().map(|one| one.claim.id).collect();
         match self.results.write(self.place, &finished).await {
             Ok(written) => self.note(&finished, &written),
             // One value that is refused must not hold up the others.
@@ -98,11 +99,10 @@ impl Writer<'_> {
                     self.write_one(one).await?;
                 }
             }
-            Err(error) => {
-                self.open.extend(finished.iter().map(|one| (one.claim.id, one.claim)));
-                return Err(error);
-            }
+            Err(error) => return Err(error),
         }
+        // What was not written had another fence: it is not ours to give back.
+        self.open.retain(|id, _| !ids.contains(id));
         self.locks.release(ids).await;
         Ok(())
     }
