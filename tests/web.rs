@@ -107,6 +107,40 @@ async fn ready_means_that_tasks_are_pulled() {
 }
 
 #[tokio::test]
+async fn stores_that_answer_and_refuse_the_work_are_not_ready() {
+    let (scene, port) = scene().await;
+    let mut worker = worker(&scene, "a", port).await;
+    let mut redis = scene.redis_connection().await;
+    let mut ask = async |words: &str| {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().expect("a command"));
+        command.arg(words.collect::<Vec<_>>());
+        let _: redis::Value = command.query_async(&mut redis).await.expect("an answer");
+    };
+    ask("REPLICAOF 127.0.0.1 1").await;
+    until(port, "/readyz", 503, "it is a replica").await;
+    ask("REPLICAOF NO ONE").await;
+    until(port, "/readyz", 200, "ready").await;
+
+    // Of another type: every read is refused, and that is no accident after ten seconds.
+    ask("DEL qw:{q}:tasks").await;
+    ask("SET qw:{q}:tasks x").await;
+    until(port, "/readyz", 503, "work fails: redis").await;
+    ask("DEL qw:{q}:tasks").await;
+    until(port, "/readyz", 200, "ready").await;
+
+    for (read_only, status, text) in [("on", 503, "is read-only"), ("off", 200, "ready")] {
+        let set = format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&scene.pool).await.expect("ALTER SYSTEM");
+        sqlx::query("SELECT pg_reload_conf()").execute(&scene.pool).await.expect("reload");
+        until(port, "/readyz", status, text).await;
+    }
+    scene.task("t", "effect", "").await;
+    scene.until_status("t", "succeeded").await;
+    worker.terminate().await;
+}
+
+#[tokio::test]
 async fn the_counts_are_what_ran() {
     let (scene, port) = scene().await;
     let mut worker = worker(&scene, "a", port).await;

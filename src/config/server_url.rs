@@ -6,10 +6,11 @@
 use std::fmt;
 
 use toml::Value;
-use url::Url;
+use url::{Position, Url};
 
 use super::leaf::{Leaf, Refusal};
 use super::secret::Secret;
+use crate::domain::{SentinelUrl, percent_decode};
 
 /// The query parameters by which clients take a password: Postgres', and Redis' for sockets.
 const PASSWORD_PARAMETERS: [&str; 2] = ["password", "pass"];
@@ -25,9 +26,9 @@ const HIDDEN: &str = "***";
 pub struct ServerUrl(Url);
 
 impl ServerUrl {
-    /// Reads a URL that has a scheme.
+    /// Reads a URL that has a scheme. A list of Sentinels counts as its host.
     pub fn parse(text: &str) -> Result<Self, url::ParseError> {
-        Url::parse(text).map(Self)
+        Url::parse(&SentinelUrl::with_one_host(text)).map(Self)
     }
 
     /// The whole URL, password included, for the one call that needs it.
@@ -65,11 +66,18 @@ impl ServerUrl {
     }
 
     /// Whether both lead to the same server, as far as their text tells: the same host and port, or
-    /// the same socket, whatever the user and the database.
+    /// the same socket, whatever the user and the database; for Sentinels, the same name too.
     pub fn is_same_server(&self, other: &Self, default_port: u16) -> bool {
         let place = |url: &Url| {
             let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
-            let path = if host.is_empty() { url.path().to_owned() } else { String::new() };
+            let path = if host.is_empty() {
+                url.path()
+            } else if SentinelUrl::is_scheme(url.scheme()) {
+                url.path().split('/').nth(1).unwrap_or_default()
+            } else {
+                ""
+            }
+            .to_owned();
             (host, url.port().unwrap_or(default_port), path)
         };
         place(&self.0) == place(&other.0)
@@ -87,8 +95,8 @@ impl ServerUrl {
 
     /// The same URL without any password, which is how it may be shown and compared.
     #[must_use]
-    pub fn without_password(&self) -> Url {
-        self.with_passwords_replaced(None)
+    pub fn without_password(&self) -> String {
+        text_of(&self.with_passwords_replaced(None))
     }
 
     fn with_passwords_replaced(&self, replacement: Option<&str>) -> Url {
@@ -117,26 +125,20 @@ impl ServerUrl {
     }
 }
 
-/// Decodes `%41`; what is no escape stays as it is.
-fn percent_decode(text: &str) -> String {
-    let hex = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
-    let raw = text.as_bytes();
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut at = 0;
-    while let Some(&byte) = raw.get(at) {
-        let escaped = match (byte, hex(raw.get(at + 1)), hex(raw.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => u8::try_from(high * 16 + low).ok(),
-            _ => None,
-        };
-        decoded.push(escaped.unwrap_or(byte));
-        at += if escaped.is_some() { 3 } else { 1 };
+/// The text of a URL; the list of Sentinels as it was written.
+fn text_of(url: &Url) -> String {
+    match url.host_str() {
+        Some(hosts) if SentinelUrl::is_scheme(url.scheme()) => {
+            let hosts = percent_decode(hosts);
+            format!("{}{hosts}{}", &url[..Position::BeforeHost], &url[Position::AfterHost..])
+        }
+        Some(_) | None => url.as_str().to_owned(),
     }
-    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.with_passwords_replaced(Some(HIDDEN)).as_str())
+        f.write_str(&text_of(&self.with_passwords_replaced(Some(HIDDEN))))
     }
 }
 
@@ -211,6 +213,7 @@ mod tests {
         let url = ServerUrl::parse("postgres://h/db?password=hunter").expect("URL");
         assert_eq!(url.without_password().as_str(), "postgres://h/db");
     }
+
     #[test]
     fn the_same_server_has_many_names() {
         let same = |one: &str, other: &str| {
@@ -221,6 +224,16 @@ mod tests {
         assert!(same("redis+unix:///run/r?db=1", "unix:///run/r"));
         assert!(!same("redis://h", "redis://h:6380"));
         assert!(!same("redis+unix:///run/r", "redis+unix:///run/s"));
+        assert!(same("redis+sentinel://a:1,b:2/one", "redis+sentinel://a:1,b:2/one/3"));
+        assert!(!same("redis+sentinel://a:1,b:2/one", "redis+sentinel://a:1,b:2/two"));
+    }
+
+    #[test]
+    fn a_list_of_sentinels_is_shown_as_it_was_written() {
+        let url = ServerUrl::parse("redis+sentinel://me:hunter@a:1,[::1]:2,c/main/1").expect("URL");
+        assert_eq!(url.to_string(), "redis+sentinel://me:***@a:1,[::1]:2,c/main/1");
+        assert_eq!(url.without_password(), "redis+sentinel://me@a:1,[::1]:2,c/main/1");
+        assert_eq!((url.username().as_deref(), url.has_host()), (Some("me"), true));
     }
 
     #[test]

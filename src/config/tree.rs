@@ -98,8 +98,9 @@ section! {
     /// The broker, and the store of the locks. Redis 6.2 or later, or Valkey.
     RedisSettings {
         ..
-        /// `redis://host:port/database`, `rediss://` for TLS, or `redis+unix:///path?db=0` for a
-        /// socket.
+        /// `redis://host:port/database`, `rediss://` for TLS, `redis+unix:///path?db=0` for a
+        /// socket, or `redis+sentinel://host:port,host:port/name` for the master that Sentinels name
+        /// (docs/redis.md).
         url: ServerUrl = url("redis://127.0.0.1:6379/0"),
         /// The ACL user; default: the one in the URL, else Redis' own default user.
         username: Option<String> = None,
@@ -110,7 +111,8 @@ section! {
         password_file: Option<PathBuf> = None,
         /// How long a command may take before the connection counts as broken.
         call_timeout: Duration = ms(500),
-        /// How long connecting may take.
+        /// How long connecting may take. A call that needs the connection does not wait longer than
+        /// call_timeout; the next one goes on with the same attempt.
         connect_timeout: Duration = secs(2),
     }
 }

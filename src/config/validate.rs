@@ -20,6 +20,7 @@ use super::reader::{Findings, Origin};
 use super::server_url::ServerUrl;
 use super::size::ByteSize;
 use super::tree::{Config, QueueSettings};
+use crate::domain::SentinelUrl;
 
 /// Half a second until a handler that does not end is dropped, one for what is then recorded and
 /// handed over, and half a second for the parts of the process that end after that.
@@ -35,11 +36,33 @@ const MAX_PIDS: usize = 4_194_304;
 const MAX_WEIGHT: usize = 10_000;
 
 /// What the Redis client takes.
-const REDIS_SCHEMES: [&str; 7] =
-    ["redis", "rediss", "redis+unix", "unix", "valkey", "valkeys", "valkey+unix"];
+const REDIS_SCHEMES: [&str; 9] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "unix",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+];
+
+/// Whether this build follows Sentinels.
+const WITH_SENTINEL: bool = cfg!(feature = "sentinel");
 
 /// Where execvp(3) looks without PATH.
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
+
+/// What is wrong with a URL of Sentinels, and the remedy.
+fn sentinel_problem(url: &ServerUrl, supported: bool) -> Option<(&'static str, &'static str)> {
+    if !supported {
+        let message = "names sentinels, and this program was built without the feature `sentinel`";
+        return Some((message, "build it with `cargo build --features sentinel`"));
+    }
+    let remedy = "write redis+sentinel://host:port,host:port/name, and /database where it is not 0";
+    SentinelUrl::parse(&url.without_password()).err().map(|message| (message, remedy))
+}
 
 /// Notes every rule that does not hold.
 pub(super) fn check(config: &Config, environment: &Environment, findings: &mut Findings) {
@@ -122,12 +145,13 @@ impl Rules<'_> {
 
     /// What the client itself does not take must not wait for the start of a worker.
     fn redis_client(&mut self, url: &ServerUrl) {
-        if self.findings.problems.iter().any(|problem| problem.key == "redis.url") {
+        let known = self.findings.problems.iter().any(|problem| problem.key == "redis.url");
+        if known || SentinelUrl::is_scheme(url.scheme()) {
             return;
         }
         let remedy = "write redis://host:port/database, rediss:// for TLS, or redis+unix:///path";
-        match url.without_password().as_str().into_connection_info().map(|info| info.addr().clone())
-        {
+        let text = url.without_password();
+        match text.as_str().into_connection_info().map(|info| info.addr().clone()) {
             Ok(ConnectionAddr::TcpTls { insecure: true, .. }) => {
                 let message = "asks for #insecure, and TLS is always verified here";
                 self.broken(&["redis.url"], message, remedy);
@@ -141,6 +165,12 @@ impl Rules<'_> {
 
     pub(super) fn redis_url(&mut self, key: &str, url: &ServerUrl) {
         self.scheme(key, url, &REDIS_SCHEMES);
+        if SentinelUrl::is_scheme(url.scheme()) {
+            if let Some((message, remedy)) = sentinel_problem(url, WITH_SENTINEL) {
+                self.broken(&[key], message, remedy);
+            }
+            return;
+        }
         if !url.has_host() && !url.scheme().contains("unix") {
             let remedy = "write redis://host:port/database, or redis+unix:///path for a socket";
             self.broken(&[key], "names no host", remedy);
@@ -441,4 +471,20 @@ fn on_path(program: &str, path: &OsStr) -> bool {
         let found = std::fs::metadata(directory.join(program));
         found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentinels_need_their_feature_and_a_name() {
+        let url = |text| ServerUrl::parse(text).expect("a URL");
+        let good = url("redis+sentinel://a:1,b:2/main");
+        assert_eq!(sentinel_problem(&good, true), None);
+        let (message, remedy) = sentinel_problem(&good, false).expect("refused");
+        assert!(message.contains("`sentinel`") && remedy.contains("--features sentinel"));
+        let (message, _) = sentinel_problem(&url("redis+sentinel://a:1"), true).expect("refused");
+        assert!(message.contains("what the sentinels call"), "{message}");
+    }
 }

@@ -8,10 +8,12 @@ mod fence;
 mod ids;
 mod outcome;
 mod retry;
+mod sentinel_url;
 mod task;
 
 pub use fence::{Fence, Held, LockToken};
 pub use ids::{EntryId, IdError, Kind, LockKey, QueueName, TaskId, WorkerId};
 pub use outcome::{Failure, FailureClass, Interruption, Verdict};
 pub use retry::RetryPolicy;
+pub use sentinel_url::{SentinelUrl, percent_decode};
 pub use task::{Delivery, Malformed, MalformedReason, Origin, PayloadHash, RawEntry, Task};

@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::domain::{EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntry, Task};
+use crate::protocol::backoff::Growing;
 
 pub use crate::domain::Verdict;
 
@@ -100,6 +101,8 @@ pub enum Claimed {
     Suspect {
         /// How often.
         crashes: u32,
+        /// For how long it has waited for its turn, on whatever worker, by the database's clock.
+        waited: Duration,
     },
     /// Its lease has expired and it has crashed workers `crashes` times in a row, this one
     /// included, which is over the limit: [`Ledger::condemn`] it.
@@ -140,6 +143,8 @@ pub enum DelayReason {
 pub enum Delayed {
     /// Committed as delayed: acknowledge the entry.
     Committed,
+    /// The same, and it has waited for the same before: there is nothing new to tell.
+    Still,
     /// Committed as dead, with a dead letter: acknowledge the entry.
     GaveUp,
     /// The task has succeeded, failed or died before: acknowledge the entry.
@@ -293,12 +298,13 @@ pub trait Ledger: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<Performed, LedgerError>;
 
-    /// Puts a task that was not claimed into Postgres until `delay` from now, with its payload;
-    /// burns nothing.
+    /// Puts a task that was not claimed into Postgres for `wait`, with its payload; burns nothing.
+    /// The wait grows with the time that an unknown kind has waited, or that has passed since the
+    /// task ran last or was first seen.
     async fn delay(
         &self,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError>;
 

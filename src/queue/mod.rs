@@ -29,6 +29,10 @@ pub trait Queue: Send + Sync + 'static {
     /// Whether Redis answers, lets us in, and is set up so that nothing is evicted.
     async fn check(&self) -> Result<(), QueueError>;
 
+    /// Whether Redis takes writes: it answers and refuses them when it is full, cannot persist, or
+    /// misses its replicas. Writes nothing.
+    async fn check_writes(&self) -> Result<(), QueueError>;
+
     /// Waits up to `block` for entries that nobody has seen, and takes them. Creates the consumer
     /// group (from 0) where it is missing. After an [`Queue::interrupt`] it answers at once, with what
     /// was delivered in the meantime. After an error, or when the call was cancelled, entries may
@@ -61,8 +65,8 @@ pub trait Queue: Send + Sync + 'static {
     /// Acknowledges and deletes the entry. Only after the outcome is committed.
     async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError>;
 
-    /// Hands the entry over: at once claimable by anyone, its delivery count as if we had never had
-    /// it. If the entry is gone from the stream, its fields are added again. Does nothing where the
+    /// Hands the entry over: nobody's, at once claimable by anyone, its delivery count as if we had
+    /// never had it. If the entry is gone from the stream, its fields are added again. Does nothing where the
     /// entry belongs to another worker by now.
     async fn hand_over(
         &self,
@@ -71,7 +75,7 @@ pub trait Queue: Send + Sync + 'static {
         raw: &RawEntry,
     ) -> Result<(), QueueError>;
 
-    /// Leaves the entry pending, to be claimable `remaining` from now (for a task that another
+    /// Leaves the entry pending for nobody, to be claimable `remaining` from now (for a task that another
     /// worker still holds). Does nothing where the entry belongs to another worker by now.
     async fn postpone(
         &self,
@@ -91,7 +95,7 @@ pub trait Queue: Send + Sync + 'static {
     async fn contains(&self, queue: &QueueName, entry: EntryId) -> Result<bool, QueueError>;
 
     /// Deletes this worker's consumer of the queue if nothing is pending for it, checked and
-    /// deleted in one step; also those of others that have nothing pending and idled for
+    /// deleted in one step; also that of what was given back, and those of others that have nothing pending and idled for
     /// `stale_after`. Answers how many went.
     async fn reap_consumers(
         &self,

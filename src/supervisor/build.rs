@@ -25,7 +25,8 @@ use crate::worker::{Limits, Served, Stores};
 pub fn redis_target(settings: &RedisSettings) -> Result<RedisTarget, TargetError> {
     let user = settings.user();
     let url = settings.url.without_password();
-    let target = RedisTarget::parse(url.as_str(), user.as_deref(), None)?;
+    let target = RedisTarget::parse(url.as_str(), user.as_deref(), None)?
+        .with_connect_timeout(settings.connect_timeout);
     let settings = settings.clone();
     Ok(target.with_password_source(PasswordSource::new(move || {
         let password = settings.password().map_err(|error| error.to_string())?;

@@ -151,7 +151,7 @@ With `web.listen = \"127.0.0.1:9464\"` the worker answers over HTTP, on a thread
 | path | answer |
 | --- | --- |
 | `/livez` | 200 while every loop comes round; else 503, naming the loop that is stuck. systemd's watchdog asks the same |
-| `/readyz` | 200 while tasks are pulled; else 503 with the reason: `waiting for postgres: …`, `quiet`, `draining` |
+| `/readyz` | 200 while tasks are pulled and the stores take the work; else 503 with the reason: `waiting for postgres: …`, `work fails: redis …` (full, or something refused for ten seconds), `quiet`, `draining` |
 | `/metrics` | what follows, in the text format of Prometheus |
 
 A worker that is not ready is well: it waits for its stores, or it drains. Restart one that is not

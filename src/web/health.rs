@@ -1,8 +1,8 @@
 //! Whether the worker is alive, and whether it is ready: one answer for the watchdog and for HTTP.
 //!
 //! Alive means that every loop comes round within [`LONGEST_TURN`]; a store that is away does not
-//! count against it. Ready means that tasks are pulled: both stores are up, and nobody has asked
-//! the worker to stop or to be quiet.
+//! count against it. Ready means that tasks are pulled: both stores are up and do not refuse the
+//! work, and nobody has asked the worker to stop or to be quiet.
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,10 +60,12 @@ impl Vitals {
             .map(|(name, silence)| Stuck { name, silence })
     }
 
-    /// Why no tasks are pulled; `None` while they are.
+    /// Why no tasks are pulled, or why pulling them leads nowhere; `None` while all is well.
     pub fn not_ready(&self) -> Option<String> {
         match self.phase.get() {
-            Phase::Running => self.health.complaint(),
+            Phase::Running => self.health.complaint().or_else(|| {
+                self.health.lasting_refusal().map(|refusal| format!("work fails: {refusal}"))
+            }),
             Phase::Quiet => Some("quiet: pulling nothing until SIGCONT".to_owned()),
             Phase::Background => Some("draining in the background".to_owned()),
             Phase::Draining { .. } => Some("draining".to_owned()),

@@ -25,7 +25,7 @@ use super::parting::Exit;
 use super::slots::Place;
 use super::{Context, Served, outcome_log};
 use crate::connection::RedisError;
-use crate::domain::{Delivery, Failure, Interruption, LockToken, Origin, Task, Verdict};
+use crate::domain::{Delivery, Failure, Interruption, LockToken, Malformed, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
 use crate::lease::{Acquired, LeaseError, Lock};
@@ -37,6 +37,10 @@ use crate::queue::codec;
 
 /// A handler that was asked to stop gets this beyond its own grace before it is dropped.
 const DROP_MARGIN: Duration = Duration::from_millis(500);
+
+/// A payload of this many bytes takes a millisecond or more to digest: too long for the thread that
+/// coordinates.
+const LARGE: usize = 1024 * 1024;
 
 /// How often the entry of a task that waits here unclaimed is kept from idling.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
@@ -81,7 +85,7 @@ impl Executor {
 
     /// The way of a task through the house. Answers with the lock that is still to be released.
     async fn attempt(&self, delivery: &Delivery, place: &mut Place) -> (Exit, Option<Lock>) {
-        let task = match codec::decode(delivery, self.served.max_payload) {
+        let task = match self.decode(delivery).await {
             Ok(task) => Arc::new(task),
             Err(malformed) => return (self.bury(delivery, &malformed).await, None),
         };
@@ -89,7 +93,7 @@ impl Executor {
             return (self.delay_unknown(delivery, &task).await, None);
         };
         if let Some(wait) = self.not_before(&task) {
-            return (self.delay(delivery, &task, wait, DelayReason::NotBefore).await, None);
+            return (self.delay(delivery, &task, wait.into(), DelayReason::NotBefore).await, None);
         }
         let Some(_here) = place.shared().enter(&task.id) else {
             return (Exit::Postpone(self.context.limits.lease), None);
@@ -104,23 +108,38 @@ impl Executor {
             }
             Err(exit) => (exit, None),
         };
-        if exit != Exit::Suspect {
-            return (exit, lock);
-        }
+        let Exit::Suspect(waited) = exit else { return (exit, lock) };
         self.unlock(lock).await;
-        self.alone(delivery, &task, &entry, place).await
+        self.alone(delivery, &task, &entry, waited, place).await
     }
 
-    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here.
+    /// The task that the entry describes. A large one is digested on another thread.
+    async fn decode(&self, delivery: &Delivery) -> Result<Task, Malformed> {
+        let max_payload = self.served.max_payload;
+        if delivery.raw.bytes() < LARGE {
+            return codec::decode(delivery, max_payload);
+        }
+        let large = delivery.clone();
+        let work = move || codec::decode(&large, max_payload);
+        match self.context.handlers.spawn_blocking(work).await {
+            Ok(decoded) => decoded,
+            // Only while the process ends, and then nobody minds how long it takes.
+            Err(_) => codec::decode(delivery, max_payload),
+        }
+    }
+
+    /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here. What it has
+    /// `waited` on workers that are gone counts.
     async fn alone(
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
         entry: &Entry,
+        waited: Duration,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         let shared = Arc::clone(place.shared());
-        let patience = self.context.limits.suspect_wait;
+        let patience = self.context.limits.suspect_wait.saturating_sub(waited);
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
@@ -227,11 +246,14 @@ impl Executor {
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
             // A Redis that is full takes no lock but still gives work out. The ledger decides without
             // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
-            Err(LeaseError::Redis(RedisError::Refused { .. })) => Ok(Lock {
-                name: task.lock_name(),
-                token: LockToken::random(),
-                valid_until: self.context.clock.now(),
-            }),
+            Err(LeaseError::Redis(RedisError::Refused { .. })) => {
+                self.context.health.redis.write_refused();
+                Ok(Lock {
+                    name: task.lock_name(),
+                    token: LockToken::random(),
+                    valid_until: self.context.clock.now(),
+                })
+            }
             Err(error) => {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)

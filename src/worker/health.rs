@@ -4,7 +4,8 @@
 //! answers again. So a single late reply costs one probe and no log line, and an outage costs one
 //! line when it begins, one for each new reason that somebody has to mend, and one when it ends,
 //! however many tasks it meets. A store that answers its probe and refuses the work itself (a right
-//! that is missing, a key of another type) is not down, but it is told of, too.
+//! that is missing, a key of another type) is not down, but it is told of, too. A Redis that is full
+//! still gives work out, and ended tasks make room: the worker goes on, and is not ready.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -12,23 +13,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::Stores;
 use super::dice::Dice;
+use super::refusals::Refusals;
 use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
 use crate::connection::RedisError;
 use crate::lease::LeaseError;
 use crate::ledger::LedgerError;
-use crate::protocol::backoff::Backoff;
+use crate::protocol::backoff::{self, Backoff};
 
 /// How often the same trouble is told again, and one that may mend itself at all.
-const REMINDER: Duration = Duration::from_secs(60);
+pub(super) const REMINDER: Duration = Duration::from_secs(60);
 
-/// Two different refusals are told at least this far apart.
-const BETWEEN_REFUSALS: Duration = Duration::from_secs(10);
+/// How often it is looked whether a Redis that answers takes writes, before jitter.
+const LOOK_AT_WRITES_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a refusal stays in the status line.
-const REFUSAL_STAYS: Duration = Duration::from_secs(5);
+/// Between two such looks at least, also if writes are refused.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// An error of a store.
 pub trait StoreError: Display {
@@ -98,33 +102,6 @@ pub enum State {
     },
 }
 
-/// What a store refused although it is up.
-#[derive(Debug, Default)]
-struct Refusals {
-    /// Waits for the probe, which may find that the store is down and say why.
-    unexplained: Option<String>,
-    /// The last one that no probe explained, and when.
-    last: Option<(String, BootInstant)>,
-    /// The one that was logged last, and when.
-    told: Option<(String, BootInstant)>,
-}
-
-impl Refusals {
-    /// The store is up all the same. Returns what is to be logged.
-    fn remain(&mut self, now: BootInstant) -> Option<String> {
-        let message = self.unexplained.take()?;
-        self.last = Some((message.clone(), now));
-        let due = self.told.as_ref().is_none_or(|(told, at)| {
-            let pause = if *told == message { REMINDER } else { BETWEEN_REFUSALS };
-            now.saturating_since(*at) >= pause
-        });
-        due.then(|| {
-            self.told = Some((message.clone(), now));
-            message
-        })
-    }
-}
-
 /// One store's health.
 #[derive(Debug)]
 pub struct Store {
@@ -133,6 +110,8 @@ pub struct Store {
     dice: Dice,
     state: Watched<State>,
     refusals: Mutex<Refusals>,
+    /// Somebody's write was refused.
+    write_refused: Notify,
     errors: AtomicU64,
     probes: AtomicU64,
 }
@@ -145,6 +124,7 @@ impl Store {
             dice,
             state: Watched::new(State::Doubted),
             refusals: Mutex::default(),
+            write_refused: Notify::new(),
             errors: AtomicU64::new(0),
             probes: AtomicU64::new(0),
         }
@@ -171,6 +151,11 @@ impl Store {
         });
     }
 
+    /// A write was refused that the caller can do without: it is looked whether all are.
+    pub fn write_refused(&self) {
+        self.write_refused.notify_one();
+    }
+
     /// `redis`, `postgres`.
     pub fn name(&self) -> &'static str {
         self.name
@@ -193,9 +178,24 @@ impl Store {
 
     /// What the store refused in the last seconds although it is up.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.refusals();
-        let (message, at) = refusals.last.as_ref()?;
-        (self.clock.now().saturating_since(*at) < REFUSAL_STAYS).then(|| message.clone())
+        self.refusals().recent(self.clock.now())
+    }
+
+    /// What it refuses all the time although it is up: every write, or something for a while now.
+    pub fn lasting_refusal(&self) -> Option<String> {
+        self.refusals().lasting(self.clock.now())
+    }
+
+    /// What a look has found: whether the store takes writes.
+    fn looked(&self, writes: Result<(), String>) {
+        let (refused, now) = (writes.is_err(), self.clock.now());
+        match self.refusals().writes(writes, now) {
+            Some(news) if refused => {
+                tracing::warn!("{} answers, but takes no writes: {news}", self.name);
+            }
+            Some(news) => tracing::info!("{} takes writes again after {news}", self.name),
+            None => {}
+        }
     }
 
     fn refusals(&self) -> MutexGuard<'_, Refusals> {
@@ -329,6 +329,33 @@ impl Health {
         self.postgres.refusal().or_else(|| self.redis.refusal())
     }
 
+    /// What a store that is up refuses all the time: the worker pulls, and cannot do its work.
+    pub fn lasting_refusal(&self) -> Option<String> {
+        self.postgres.lasting_refusal().or_else(|| self.redis.lasting_refusal())
+    }
+
+    /// Looks now and then whether Redis takes writes, while it is up; never ends.
+    async fn watch_writes(&self, stores: &Stores) {
+        loop {
+            self.redis.until_up().await;
+            match stores.queue.check_writes().await {
+                Ok(()) => self.redis.looked(Ok(())),
+                Err(error @ RedisError::Refused { .. }) => {
+                    self.redis.looked(Err(error.to_string()));
+                }
+                Err(error) => self.redis.doubt(&error),
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            let pause = LOOK_AT_WRITES_EVERY;
+            let pause = backoff::between(pause / 2, pause, self.redis.dice.fraction());
+            tokio::select! {
+                biased;
+                () = self.redis.write_refused.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
     /// Probes the stores whenever one is in doubt; never ends.
     pub async fn watch(&self, stores: &Stores) {
         tokio::join!(
@@ -337,6 +364,7 @@ impl Health {
                 stores.leases.check().await
             }),
             self.postgres.watch(|| stores.ledger.check()),
+            self.watch_writes(stores),
         );
     }
 }
@@ -344,26 +372,3 @@ impl Health {
 /// How long a probe may take before it counts as failed is the store's own call deadline; this is
 /// the pause that a fetch makes after an error that no probe can see (a refused command).
 pub const AFTER_REFUSAL: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_boot(Duration::from_secs(seconds))
-    }
-
-    #[test]
-    fn a_lasting_refusal_is_told_once_a_minute_and_another_one_sooner() {
-        let mut refusals = Refusals::default();
-        let mut refused = |message: &str, seconds| {
-            refusals.unexplained = Some(message.to_owned());
-            refusals.remain(at(seconds)).is_some()
-        };
-        assert!(refused("a", 0));
-        assert!(!refused("a", 59) && !refused("b", 9));
-        assert!(refused("b", 10) && refused("a", 20));
-        assert!(!refused("a", 79) && refused("a", 80));
-        assert_eq!(refusals.remain(at(200)), None, "nothing was refused since");
-    }
-}

@@ -22,6 +22,7 @@ pub mod maintenance;
 mod outcome_log;
 mod parting;
 pub mod progress;
+mod refusals;
 pub mod slots;
 pub mod stop;
 pub mod suspects;

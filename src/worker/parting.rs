@@ -7,12 +7,12 @@ use super::executor::Executor;
 use crate::domain::{Delivery, Malformed, MalformedReason, Task};
 use crate::lease::Lock;
 use crate::ledger::{Claimed, DelayReason, Delayed, Recorded};
-use crate::protocol::backoff::{self, Backoff};
+use crate::protocol::backoff::{self, Backoff, Growing};
 
-/// A task whose resource is busy waits between these before it asks again.
+/// A task whose resource is busy waits between these before it asks again, ever longer.
 const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// A task of an unknown kind waits between these for a worker that knows it.
+/// A task of an unknown kind waits between these for a worker that knows it, ever longer.
 const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A suspect that found no turn here waits between these before it is looked at again.
@@ -36,8 +36,8 @@ pub(super) enum Exit {
     Postpone(Duration),
     /// Nothing can be said about it: it idles, and is reclaimed.
     Leave,
-    /// Its task has crashed workers and has to run alone.
-    Suspect,
+    /// Its task has crashed workers and has to run alone; it has waited for this long.
+    Suspect(Duration),
 }
 
 impl Executor {
@@ -49,7 +49,7 @@ impl Executor {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
             Exit::Leave => self.unlock(lock).await,
-            Exit::HandOver | Exit::Suspect => {
+            Exit::HandOver | Exit::Suspect(_) => {
                 self.unlock(lock).await;
                 let queue = &self.context.stores.queue;
                 let answer = queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw).await;
@@ -112,12 +112,12 @@ impl Executor {
             Claimed::Contended { .. } => self.contended(delivery, task).await,
             Claimed::Poisoned { crashes } => self.condemn(task, crashes).await,
             Claimed::Conflict => self.refuse(delivery, task).await,
-            Claimed::Suspect { crashes } => {
+            Claimed::Suspect { crashes, waited } => {
                 tracing::warn!(
                     TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
                     "its worker went away {crashes} times in a row while it ran: it runs alone now"
                 );
-                Exit::Suspect
+                Exit::Suspect(waited)
             }
             Claimed::Granted(_) => Exit::HandOver,
         }
@@ -161,25 +161,21 @@ impl Executor {
 
     /// No handler here knows the kind; in a rolling deploy another worker may.
     pub(super) async fn delay_unknown(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
-        tracing::warn!(
-            TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
-            "no handler for this kind; left for a worker that has [handler.{}]", task.kind
-        );
-        let delay = backoff::between(UNKNOWN_KIND.0, UNKNOWN_KIND.1, self.context.dice.fraction());
+        let wait = Growing::new(UNKNOWN_KIND.0, UNKNOWN_KIND.1, self.context.dice.fraction());
         let give_up = self.context.limits.unknown_kind_give_up;
-        self.delay(delivery, task, delay, DelayReason::UnknownKind { give_up }).await
+        self.delay(delivery, task, wait, DelayReason::UnknownKind { give_up }).await
     }
 
     /// The task's resource is busy: it waits without burning anything.
     pub(super) async fn contended(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
-        let delay = backoff::between(CONTENTION.0, CONTENTION.1, self.context.dice.fraction());
-        self.delay(delivery, task, delay, DelayReason::Contended).await
+        let wait = Growing::new(CONTENTION.0, CONTENTION.1, self.context.dice.fraction());
+        self.delay(delivery, task, wait, DelayReason::Contended).await
     }
 
     /// A suspect found no turn to run alone here.
     pub(super) async fn delay_suspect(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
         let delay = backoff::between(SUSPECT.0, SUSPECT.1, self.context.dice.fraction());
-        self.delay(delivery, task, delay, DelayReason::Suspect).await
+        self.delay(delivery, task, delay.into(), DelayReason::Suspect).await
     }
 
     /// Puts the task into Postgres until later.
@@ -187,11 +183,20 @@ impl Executor {
         &self,
         delivery: &Delivery,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Exit {
-        match self.context.stores.ledger.delay(task, delay, reason).await {
-            Ok(Delayed::Committed) => {
+        match self.context.stores.ledger.delay(task, wait, reason).await {
+            Ok(answer @ (Delayed::Committed | Delayed::Still)) => {
+                if answer == Delayed::Committed
+                    && let DelayReason::UnknownKind { .. } = reason
+                {
+                    tracing::warn!(
+                        TASK_ID = %task.id, QUEUE = %task.queue, KIND = %task.kind,
+                        "no handler for this kind; left for a worker that has [handler.{}]",
+                        task.kind
+                    );
+                }
                 self.counts_of(task).delayed.inc();
                 self.counts.delayed(reason);
                 Exit::Acknowledge

@@ -3,7 +3,8 @@
 //! A task that has crashed two workers in a row may well crash a third. It runs only while nothing
 //! else is in flight here, one suspect at a time, so that its neighbours are not condemned with it.
 //! It waits unleased and unclaimed: a crash meanwhile is not its crash, and another worker that is
-//! idle may take it over. After a while of waiting the worker starts nothing else until it has run.
+//! idle may take it over. After a while of waiting the worker starts nothing else until it has run;
+//! who has waited for the longest goes first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ pub struct Lane {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of their coming, with the time from which the worker is quiet for them.
+    /// By the time from which the worker is quiet for them, then in the order of their coming.
     waiting: VecDeque<(u64, BootInstant)>,
     next: u64,
     /// One of them runs.
@@ -112,7 +113,8 @@ impl Lane {
         }
         let number = state.next;
         state.next += 1;
-        state.waiting.push_back((number, quiet));
+        let at = state.waiting.partition_point(|(_, other)| *other <= quiet);
+        state.waiting.insert(at, (number, quiet));
         drop(state);
         // Whoever waits counts itself among those that need not leave first: so the first may go.
         self.changed.notify_waiters();
@@ -203,6 +205,29 @@ mod tests {
         assert_eq!(looks, (false, true));
         drop(turn);
         assert!(!lane.wants_quiet(clock.now()), "the lane is empty again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_waited_elsewhere_goes_first() {
+        let lane = Lane::default();
+        let clock = clock();
+        let in_flight = AtomicUsize::new(9);
+        let turn = async |patience| {
+            let turn = lane.wait(clock, patience, || in_flight.load(Ordering::Relaxed)).await;
+            let at = clock.now();
+            drop(turn.expect("a turn"));
+            in_flight.fetch_sub(1, Ordering::Relaxed);
+            lane.stir(in_flight.load(Ordering::Relaxed));
+            at
+        };
+        let leave = async {
+            assert!(lane.wants_quiet(clock.now()), "one of them has no patience left");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            in_flight.store(2, Ordering::Relaxed);
+            lane.stir(2);
+        };
+        let (fresh, old, ()) = tokio::join!(turn(PATIENCE), turn(Duration::ZERO), leave);
+        assert!(old <= fresh);
     }
 
     #[tokio::test(start_paused = true)]

@@ -281,6 +281,11 @@ format = "text"
             .collect()
     }
 
+    /// How many dead letters there are.
+    pub async fn letters_without_bytes(&self) -> i64 {
+        self.count("SELECT count(*) FROM queue_worker.dead_letters").await
+    }
+
     /// The ledger that the worker uses, for what has no command of its own.
     pub fn ledger(&self) -> PostgresLedger {
         let connect = self.database.parse().expect("a postgres url");

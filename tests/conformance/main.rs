@@ -40,6 +40,8 @@ over_both!(ledgers over ledger_in_memory (InMemory) and ledger_in_postgres (Post
     releases_and_failures_count_no_crash,
     delays_wait_and_are_refused,
     unknown_kinds_are_given_up,
+    waits_grow,
+    an_unknown_kind_is_told_once,
     due_tasks_are_promoted_once,
     a_task_that_has_waited_keeps_its_payload,
     single_commits_take_everything_or_nothing,

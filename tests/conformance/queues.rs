@@ -111,6 +111,8 @@ pub(crate) async fn entries_handed_over_are_free_at_once(stage: &impl QueueStage
     fetch(&ours, MANY).await;
     assert!(reclaim(&theirs).await.is_empty());
     ours.hand_over(&queue(), entry, &raw("a")).await.unwrap();
+    assert!(ours.delivered(&queue(), START, MANY).await.unwrap().is_empty(), "not ours any more");
+    assert_eq!(ours.touch(&[(queue(), entry)]).await.unwrap(), [false]);
     assert_eq!(ids(&reclaim(&theirs).await), [entry]);
     assert!(reclaim(&ours).await.is_empty());
 }
@@ -133,6 +135,7 @@ pub(crate) async fn postponed_entries_wait(stage: &impl QueueStage) {
     let entry = append(&ours, "a").await;
     fetch(&ours, MANY).await;
     ours.postpone(&queue(), entry, SHORT).await.unwrap();
+    assert!(ours.delivered(&queue(), START, MANY).await.unwrap().is_empty(), "not ours any more");
     assert!(reclaim(&theirs).await.is_empty());
     assert_eq!(ids(&until_reclaimed(&theirs).await), [entry]);
     theirs.postpone(&queue(), entry, 2 * LONG).await.unwrap();

@@ -64,8 +64,8 @@ async fn a_delayed_task_is_granted_when_it_is_due() {
     let server = Server::migrated().await;
     let ledger = server.ledger();
     let (late, due) = (task("late"), task("due"));
-    ledger.delay(&late, Duration::from_secs(60), DelayReason::NotBefore).await.unwrap();
-    ledger.delay(&due, Duration::ZERO, DelayReason::NotBefore).await.unwrap();
+    ledger.delay(&late, Duration::from_secs(60).into(), DelayReason::NotBefore).await.unwrap();
+    ledger.delay(&due, Duration::ZERO.into(), DelayReason::NotBefore).await.unwrap();
     assert_eq!(ledger.claim(&late).await.unwrap(), Claimed::Delayed);
     assert_eq!(granted(ledger.claim(&due).await).held.fence.0, 1);
     assert_eq!(row(&server, "due").await, ("running".into(), 1, 0, 0, true, true));

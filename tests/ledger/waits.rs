@@ -9,6 +9,7 @@ use queue_worker::ledger::{
     Beat, Claimed, DelayReason, Delayed, Ledger, LetterFilter, PostgresLedger, PostgresOptions,
     Recorded, Status, Verdict,
 };
+use queue_worker::protocol::backoff::Growing;
 
 use crate::server::{Server, eventually, granted, row, take_over, task, task_with};
 
@@ -20,8 +21,9 @@ async fn a_due_task_goes_back_into_the_stream_and_is_claimed() {
     let ledger = server.ledger();
     let (due, late) = (task_with("due", b"\0\xff", Some("repo")), task("late"));
     let now = (Duration::ZERO, DelayReason::Contended);
-    assert_eq!(ledger.delay(&due, now.0, now.1).await.unwrap(), Delayed::Committed);
-    let later = ledger.delay(&late, Duration::from_secs(60), DelayReason::NotBefore).await.unwrap();
+    assert_eq!(ledger.delay(&due, now.0.into(), now.1).await.unwrap(), Delayed::Committed);
+    let later =
+        ledger.delay(&late, Duration::from_secs(60).into(), DelayReason::NotBefore).await.unwrap();
     assert_eq!(later, Delayed::Committed);
     assert_eq!(row(&server, "due").await, ("delayed".into(), 0, 0, 0, true, true));
     let found = ledger.due(10).await.unwrap();
@@ -41,7 +43,7 @@ async fn a_promotion_that_comes_after_the_claim_changes_nothing() {
     let server = Server::migrated().await;
     let ledger = server.ledger();
     let task = task("a");
-    ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap();
+    ledger.delay(&task, Duration::ZERO.into(), DelayReason::NotBefore).await.unwrap();
     let due = ledger.due(10).await.unwrap().remove(0);
     // The entry is in the stream, and somebody is faster than the sweep.
     granted(ledger.claim(&task).await);
@@ -57,7 +59,7 @@ async fn two_sweeps_never_share_a_row() {
     for n in 0..500 {
         let (ledger, task) = (Arc::clone(&ledger), task(&format!("{n}")));
         delays.spawn(async move {
-            ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap()
+            ledger.delay(&task, Duration::ZERO.into(), DelayReason::NotBefore).await.unwrap()
         });
     }
     while let Some(delay) = delays.join_next().await {
@@ -89,7 +91,7 @@ async fn a_sweep_and_a_group_have_a_limit_in_bytes() {
     for n in 0..4 {
         let (ledger, task) = (Arc::clone(&ledger), task_with(&format!("{n}"), &big, None));
         delays.spawn(async move {
-            ledger.delay(&task, Duration::ZERO, DelayReason::NotBefore).await.unwrap()
+            ledger.delay(&task, Duration::ZERO.into(), DelayReason::NotBefore).await.unwrap()
         });
     }
     while let Some(delay) = delays.join_next().await {
@@ -124,7 +126,7 @@ async fn a_task_that_has_waited_outlives_a_crash_without_its_entry() {
     let server = Server::migrated().await;
     let ledger = server.hasty();
     let task = task("a");
-    ledger.delay(&task, Duration::ZERO, DelayReason::Contended).await.unwrap();
+    ledger.delay(&task, Duration::ZERO.into(), DelayReason::Contended).await.unwrap();
     granted(ledger.claim(&task).await);
     let due = eventually(async || ledger.due(1).await.unwrap().pop()).await;
     assert_eq!((due.entry, due.fence.0), (None, 1));
@@ -146,7 +148,7 @@ async fn only_a_task_that_nobody_runs_can_be_delayed() {
     let ledger = server.ledger();
     let task = task("a");
     let delay = async |ledger: &PostgresLedger, task: &Arc<Task>| {
-        ledger.delay(task, Duration::from_secs(9), DelayReason::Suspect).await.unwrap()
+        ledger.delay(task, Duration::from_secs(9).into(), DelayReason::Suspect).await.unwrap()
     };
     let held = granted(ledger.claim(&task).await).held;
     assert_eq!(delay(&ledger, &task).await, Delayed::Stale);
@@ -165,7 +167,7 @@ async fn delaying_a_crashed_task_counts_its_crash() {
     granted(ledger.claim(&task).await);
     eventually(async || {
         let reason = DelayReason::Suspect;
-        let delayed = ledger.delay(&task, Duration::ZERO, reason).await.unwrap();
+        let delayed = ledger.delay(&task, Duration::ZERO.into(), reason).await.unwrap();
         (delayed == Delayed::Committed).then_some(())
     })
     .await;
@@ -174,26 +176,43 @@ async fn delaying_a_crashed_task_counts_its_crash() {
     assert_eq!((grant.held.fence.0, grant.crashes), (3, 1));
 }
 
+async fn waited_longer(server: &Server, interval: &str) {
+    sqlx::query(
+        "UPDATE queue_worker.processed_tasks SET waits_since = waits_since - $1::text::interval",
+    )
+    .bind(interval)
+    .execute(&mut server.connect().await)
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn an_unknown_kind_is_given_up_in_the_end() {
     let server = Server::migrated().await;
     let ledger = server.ledger();
     let task = task("a");
     let patient = DelayReason::UnknownKind { give_up: Duration::from_secs(3600) };
-    for _ in 0..2 {
-        let delayed = ledger.delay(&task, Duration::ZERO, patient).await.unwrap();
-        assert_eq!(delayed, Delayed::Committed);
+    let wait = Growing::new(Duration::from_secs(1), Duration::from_secs(60), 0.5);
+    assert_eq!(ledger.delay(&task, wait, patient).await.unwrap(), Delayed::Committed);
+    waited_longer(&server, "20 min").await;
+    for _ in 0..3 {
+        assert_eq!(ledger.delay(&task, wait, patient).await.unwrap(), Delayed::Still);
     }
-    sqlx::query(
-        "UPDATE queue_worker.processed_tasks SET waits_since = waits_since - interval '2 h'",
+    let details = ledger.task("a").await.unwrap().expect("a row");
+    assert_eq!(details.history.len(), 1, "{:?}", details.history);
+    let due: f64 = sqlx::query_scalar(
+        "SELECT EXTRACT(EPOCH FROM run_at - clock_timestamp())::float8 \
+         FROM queue_worker.processed_tasks",
     )
-    .execute(&mut server.connect().await)
+    .fetch_one(&mut server.connect().await)
     .await
     .unwrap();
-    let delayed = ledger.delay(&task, Duration::ZERO, patient).await.unwrap();
+    assert!((40.0..=60.0).contains(&due), "due in {due} s");
+    waited_longer(&server, "2 h").await;
+    let delayed = ledger.delay(&task, Duration::ZERO.into(), patient).await.unwrap();
     assert_eq!(delayed, Delayed::GaveUp);
     assert_eq!(ledger.claim(&task).await.unwrap(), Claimed::Done(Status::Dead));
-    assert_eq!(ledger.delay(&task, Duration::ZERO, patient).await.unwrap(), Delayed::Done);
+    assert_eq!(ledger.delay(&task, Duration::ZERO.into(), patient).await.unwrap(), Delayed::Done);
     let all = LetterFilter { queue: None, reason: None, requeued: false, limit: 9 };
     let letters = ledger.letters(&all).await.unwrap();
     assert_eq!(letters.len(), 1);
@@ -206,7 +225,7 @@ async fn a_row_that_cannot_be_read_does_not_stop_the_sweep() {
     let server = Server::migrated().await;
     let ledger = server.ledger();
     for id in ["bad", "good"] {
-        ledger.delay(&task(id), Duration::ZERO, DelayReason::NotBefore).await.unwrap();
+        ledger.delay(&task(id), Duration::ZERO.into(), DelayReason::NotBefore).await.unwrap();
     }
     sqlx::query("UPDATE queue_worker.processed_tasks SET queue = '' WHERE task_id = 'bad'")
         .execute(&mut server.connect().await)
@@ -221,7 +240,7 @@ async fn a_row_that_cannot_be_read_does_not_stop_the_sweep() {
 #[tokio::test]
 async fn a_claimed_task_whose_worker_died_is_put_back_with_its_payload() {
     let server = Server::migrated().await;
-    let dead = server.hasty();
+    let dead = server.ledger();
     let ledger = server.ledger();
     // One had a heartbeat, one was claimed for the second time, one died before its first beat.
     let (beaten, again, young) = (task("beaten"), task("again"), task("young"));

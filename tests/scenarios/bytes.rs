@@ -76,6 +76,42 @@ async fn a_payload_over_the_limit_is_a_dead_letter() {
     worker.terminate().await;
 }
 
+/// Far beyond any limit, and in the middle of others: they hold up nobody for ever, and their
+/// letters stay small.
+#[tokio::test]
+async fn entries_of_hundreds_of_megabytes_are_buried() {
+    let scene = Scene::with(RedisOptions::volatile(), PostgresOptions::volatile()).await;
+    let payload = vec![b'x'; 200 * 1024 * 1024];
+    for n in 0..2 {
+        scene.task(&format!("before-{n}"), "effect", "").await;
+        scene.task_with(&format!("huge-{n}"), "effect", &payload, &[]).await;
+    }
+    scene.task("after", "effect", "").await;
+    let mut worker = scene.worker("a").await;
+    wait_for("the dead letters", async || scene.letters_without_bytes().await == 2).await;
+    for id in ["before-0", "before-1", "after"] {
+        scene.until_status(id, "succeeded").await;
+    }
+    scene.until_empty().await;
+    for letter in scene.letters().await {
+        assert_eq!((letter.reason.as_str(), letter.status.as_deref()), ("oversized", Some("cut")));
+        assert!(
+            letter.message.contains("of the 209715200 bytes of \"payload\""),
+            "{}",
+            letter.message
+        );
+        assert!(letter.message.contains("have the SHA-256 "), "{}", letter.message);
+        let fields = letter.fields.expect("what was kept");
+        assert_eq!(fields.iter().map(Vec::len).sum::<usize>(), 8 * 1024 * 1024);
+        assert!(letter.task_id.is_some_and(|id| id.starts_with("huge-")));
+        let id = letter.id.to_string();
+        let requeue = scene.command(["dead", "requeue", &id]).output().await.expect("run requeue");
+        let told = String::from_utf8_lossy(&requeue.stdout);
+        assert!(!requeue.status.success() && told.contains("only a part of an entry"), "{told}");
+    }
+    worker.terminate().await;
+}
+
 /// At 6 MB a second the payload takes longer than a call may.
 #[tokio::test]
 async fn a_large_payload_arrives_over_a_slow_network() {

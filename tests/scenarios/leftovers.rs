@@ -46,6 +46,44 @@ async fn scenario_05_a_task_that_timed_out_leaves_no_process() {
     worker.terminate().await;
 }
 
+/// Name and number of pending entries of each consumer.
+async fn consumers(scene: &Scene) -> Vec<(String, u64)> {
+    let mut connection = scene.redis_connection().await;
+    let found: Vec<std::collections::HashMap<String, redis::Value>> = redis::cmd("XINFO")
+        .arg("CONSUMERS")
+        .arg(STREAM)
+        .arg(GROUP)
+        .query_async(&mut connection)
+        .await
+        .expect("XINFO CONSUMERS");
+    let text = |value: &redis::Value| redis::from_redis_value_ref(value).expect("a text");
+    let number = |value: &redis::Value| redis::from_redis_value_ref(value).expect("a number");
+    found.iter().map(|one| (text(&one["name"]), number(&one["pending"]))).collect()
+}
+
+/// A deploy an hour must not fill the group with names: whoever has nothing pending goes at once.
+#[tokio::test]
+async fn drained_workers_leave_no_consumer() {
+    let scene = Scene::start().await;
+    for round in 0..4 {
+        let mut workers = [scene.worker("a").await, scene.worker("b").await];
+        for n in 0..40 {
+            scene.task(&format!("e-{round}-{n}"), "effect", "").await;
+            scene.task(&format!("s-{round}-{n}"), "sleep", "0.05").await;
+        }
+        // In the middle of work, and at rest.
+        scene.until_status(&format!("s-{round}-9"), "succeeded").await;
+        workers[0].terminate().await;
+        if round % 2 == 0 {
+            scene.until_empty().await;
+        }
+        workers[1].terminate().await;
+        let empty: Vec<_> =
+            consumers(&scene).await.into_iter().filter(|(_, pending)| *pending == 0).collect();
+        assert!(empty.is_empty(), "round {round}: {empty:?}");
+    }
+}
+
 #[tokio::test]
 async fn scenario_07_a_deleted_stream_is_made_again_and_all_tasks_run_once() {
     let scene = Scene::start().await;

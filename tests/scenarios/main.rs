@@ -26,6 +26,8 @@
 //! | 21 | go-redsync/redsync#140 | one paused lock node slows everybody: `tests/redlock.rs` |
 //! | 22 | transact-rs/sqlx#4349 | a silent Postgres leaks the pool |
 
+#[path = "../web/client.rs"]
+mod client;
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -35,6 +37,7 @@ mod delays;
 mod deliveries;
 mod drains;
 mod failures;
+mod full;
 mod leftovers;
 mod locks;
 mod outages;

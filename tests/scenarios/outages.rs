@@ -119,6 +119,19 @@ async fn acknowledgements_are_kept_while_redis_is_away() {
     worker.terminate().await;
 }
 
+/// Connecting takes several round trips, and may take longer than a call.
+#[tokio::test]
+async fn a_far_redis_has_more_time_to_connect() {
+    let scene = Scene::start().await;
+    let proxy = TcpProxy::start(scene.redis.port()).await;
+    proxy.delay(Duration::from_millis(150));
+    let url = format!("redis://127.0.0.1:{}/", proxy.port());
+    scene.write_config_for(&url, &scene.database, "");
+    let mut worker = scene.worker("a").await;
+    runs_within(&scene, "far", Duration::from_secs(20)).await;
+    worker.terminate().await;
+}
+
 /// The reply of a read is lost with its connection: the entry was delivered, and nobody knows.
 #[tokio::test]
 async fn entries_delivered_into_a_broken_connection_are_found_again() {

@@ -4,11 +4,13 @@
 //! frozen worker gets no answers and sends nothing until it thaws; a dead one never again.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 use std::time::Duration;
 
 use queue_worker::domain::WorkerId;
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
 
 use super::world::World;
 
@@ -58,6 +60,8 @@ struct Fate {
 struct State {
     dead: bool,
     frozen: bool,
+    /// What stands still, to be woken by the thaw.
+    still: Vec<Waker>,
     mishap: Option<Mishap>,
     redis_trouble: Option<Duration>,
     postgres_trouble: Option<Duration>,
@@ -70,6 +74,8 @@ pub(crate) struct Link {
     state: Mutex<State>,
     died: Notify,
     thawed: Notify,
+    /// Calls that go on without their callers.
+    tasks: TaskTracker,
 }
 
 impl Link {
@@ -80,7 +86,13 @@ impl Link {
             state: Mutex::new(State { mishap, ..State::default() }),
             died: Notify::new(),
             thawed: Notify::new(),
+            tasks: TaskTracker::new(),
         })
+    }
+
+    /// Runs a call that nobody can cancel.
+    pub(crate) fn spawn(&self, call: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(call);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,13 +116,24 @@ impl Link {
 
     pub(crate) fn thaw(&self) {
         let now = self.world.now();
-        {
+        let still = {
             let mut state = self.state();
             state.frozen = false;
             state.redis_trouble = Some(now);
             state.postgres_trouble = Some(now);
-        }
+            std::mem::take(&mut state.still)
+        };
+        still.into_iter().for_each(Waker::wake);
         self.thawed.notify_waiters();
+    }
+
+    /// Whether the worker is frozen: then the waker is woken by the thaw.
+    pub(crate) fn wakes_later(&self, waker: &Waker) -> bool {
+        let mut state = self.state();
+        if state.frozen {
+            state.still.push(waker.clone());
+        }
+        state.frozen
     }
 
     /// Nothing befalls it in a call any more.

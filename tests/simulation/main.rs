@@ -7,6 +7,7 @@
 
 mod chance;
 mod checker;
+mod freeze;
 mod handlers;
 mod link;
 mod mutation;
@@ -103,7 +104,7 @@ fn the_same_seed_is_the_same_world() {
 #[test]
 fn everything_that_can_happen_does() {
     let mut sum = Tally::default();
-    for seed in 0..60 {
+    for seed in 0..100 {
         sum.add(&simulate(seed, None).tally);
     }
     println!("{sum:#?}");

@@ -20,6 +20,7 @@ use queue_worker::worker::{Context, Limits, Served};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::freeze::Freezable;
 use super::handlers::registry;
 use super::link::Link;
 use super::stores::stores;
@@ -81,9 +82,9 @@ async fn drain(setup: Setup) -> Ending {
         counts: Counts::new(),
         limits: Limits {
             lease: LEASE,
-            drain_grace: Arc::new(Watched::new(LEASE)),
             sweep: SWEEP,
             suspect_wait: SUSPECT_WAIT,
+            drain_grace: Arc::new(Watched::new(budget.grace)),
             unknown_kind_give_up: UNKNOWN_GIVE_UP,
             retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 100 },
             prune_every: AGE,
@@ -93,7 +94,8 @@ async fn drain(setup: Setup) -> Ending {
     let served = Served { name: world.queue.clone(), concurrency, max_payload: MAX_PAYLOAD };
     let slots = Slots::new(&Shared::new(100, 1_000_000), concurrency, clock);
     let mut fetchers = JoinSet::new();
-    fetchers.spawn(Fetcher::new(context.clone(), served, slots).run());
+    let fetcher = Fetcher::new(context.clone(), served, slots).run();
+    fetchers.spawn(Freezable::new(&link, fetcher));
     let mut helpers = helpers(&context, &link);
     loop {
         let before = phase.get();
@@ -139,13 +141,15 @@ async fn drain(setup: Setup) -> Ending {
 fn helpers(context: &Context, link: &Arc<Link>) -> JoinSet<()> {
     let mut helpers = JoinSet::new();
     let names = vec![link.world.queue.clone()];
-    helpers.spawn(Maintenance::new(context.clone(), names).run());
+    let maintenance = Maintenance::new(context.clone(), names).run();
+    helpers.spawn(Freezable::new(link, maintenance));
     let (health, own) = (Arc::clone(&context.health), context.stores.clone());
-    helpers.spawn(async move { health.watch(&own).await });
+    helpers.spawn(Freezable::new(link, async move { health.watch(&own).await }));
     let (beats, own) = (Arc::clone(&context.beats), stores(link));
-    helpers.spawn(async move {
+    let beat = async move {
         heartbeat::run(&beats, &own, HEARTBEAT, std::future::pending()).await;
-    });
+    };
+    helpers.spawn(Freezable::new(link, beat));
     helpers
 }
 

@@ -17,8 +17,8 @@ use crate::ledger::{DeadLetterId, PostgresLedger, Status};
 ///
 /// A task becomes due at once, without failures and crashes, and a worker brings it back into the
 /// stream. A refused entry goes back as it was, for instance after the queue allows more bytes.
-/// Passed over are letters that were requeued before and those whose task has moved on. Exits with
-/// 1 if a letter named by its id was passed over.
+/// Passed over are letters that were requeued before, those whose task has moved on, and those of
+/// entries of which only a part was kept. Exits with 1 if a letter named by its id was passed over.
 #[derive(Debug, clap::Args)]
 pub(super) struct Requeue {
     #[command(flatten)]
@@ -99,7 +99,7 @@ async fn open(
     for &id in page {
         let Some(letter) = ledger.letter(id).await? else { continue };
         let ready = match (&letter.task_id, letter.fields.is_some()) {
-            (_, true) => true,
+            (_, true) => !letter.is_cut(),
             (Some(task), false) => ledger
                 .task(task)
                 .await?
@@ -141,6 +141,9 @@ async fn why(ledger: &PostgresLedger, id: DeadLetterId) -> anyhow::Result<String
     };
     if let Some(at) = letter.requeued_at_ms {
         return Ok(format!("it was requeued at {}", rfc3339(at)));
+    }
+    if letter.is_cut() {
+        return Ok("it holds only a part of an entry that was too large".to_owned());
     }
     let Some(task_id) = letter.task_id else {
         return Ok("it belongs to no task".to_owned());

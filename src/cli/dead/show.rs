@@ -13,7 +13,8 @@ use crate::ledger::{DeadLetter, DeadLetterId, PostgresLedger};
 
 /// Show a dead letter: why, the evidence, and the payload
 ///
-/// Of an entry that was refused every field is kept, byte for byte. Exits with 1 if there is no such
+/// Of an entry that was refused every field is kept, byte for byte, up to 8 MiB; of a larger one the
+/// message tells what is missing, with length and SHA-256 of the whole. Exits with 1 if there is no such
 /// letter.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = FIELDS)]

@@ -18,7 +18,7 @@ pub(super) async fn look(config: &Config) -> Vec<Findings> {
                 let answer = ask(&target).await.map(|(facts, _)| facts);
                 (target.address().to_owned(), answer)
             }
-            Err(error) => (node.without_password().into(), Err(error.to_string())),
+            Err(error) => (node.without_password(), Err(error.to_string())),
         }
     }));
     judge(&answers.await)

@@ -1,4 +1,4 @@
-//! This machine: open files, and the state directory.
+//! This machine: open files, the state directory, and what limits programs.
 
 use std::path::Path;
 
@@ -6,6 +6,8 @@ use super::finding::Findings;
 use super::one;
 use super::unit::Known;
 use crate::config::{Config, HandlerAction, WorkerSettings};
+use crate::handler::exec::cgroup::{Controller, Unavailable, controllers_of};
+use crate::supervisor::unenforced_limits;
 
 /// Files that a worker has open besides connections and programs: logs, timers, signals, libraries.
 const BASE_FILES: u64 = 64;
@@ -31,12 +33,21 @@ pub(super) fn look(config: &Config, unit: &Known) -> Vec<Findings> {
         _ => &config.worker.state_dir,
     };
     state_dir(&mut findings, folder);
+    // Of a shell nothing follows for the worker.
+    if runs_programs(config)
+        && let Some(worker) = unit.main_pid
+    {
+        cgroups(&mut findings, config, controllers_of(Some(worker)).as_deref());
+    }
     one(findings)
 }
 
+fn runs_programs(config: &Config) -> bool {
+    config.handlers.values().any(|handler| matches!(handler.action, HandlerAction::Exec(_)))
+}
+
 fn needed_files(config: &Config) -> u64 {
-    let runs_programs =
-        config.handlers.values().any(|handler| matches!(handler.action, HandlerAction::Exec(_)));
+    let runs_programs = runs_programs(config);
     let running: usize = config.queues.iter().map(|queue| queue.concurrency).sum();
     let running = u64::try_from(running).unwrap_or(u64::MAX);
     // A connection each where no programs run: http.
@@ -78,6 +89,31 @@ fn state_dir(findings: &mut Findings, folder: &Path) {
     }
 }
 
+fn cgroups(
+    findings: &mut Findings,
+    config: &Config,
+    available: Result<&[Controller], &Unavailable>,
+) {
+    const CHECK: &str = "machine.cgroups";
+    for limit in unenforced_limits(config, available) {
+        findings.warning(
+            CHECK,
+            format!("{} is not enforced: {}", limit.key, limit.reason),
+            "a program that takes too much takes it from the worker and its other tasks",
+            limit.remedy,
+        );
+    }
+    match available {
+        Ok(_) => findings.ok(CHECK, "each program has a cgroup of its own"),
+        Err(reason) => findings.note(
+            CHECK,
+            format!("programs have no cgroups of their own: {reason}"),
+            "what a program starts is found by a search through /proc, and has no limits",
+            reason.remedy(),
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::finding::Level;
@@ -98,6 +134,26 @@ mod tests {
         };
         assert_eq!(level(Some(1_024)), Some(Level::Error));
         assert_eq!((level(Some(needed)), level(None)), (Some(Level::Ok), Some(Level::Ok)));
+    }
+
+    #[test]
+    fn a_limit_that_nothing_enforces_is_found() {
+        let levels = |limit: &str, available: Result<Vec<Controller>, Unavailable>| {
+            let text = format!(
+                "[[queue]]\nname = \"q\"\n[handler.k]\ntype = \"exec\"\n\
+                 command = [\"/bin/true\"]\n{limit}"
+            );
+            let config = Config::parse(&text, Path::new("f"), &Environment::default());
+            let mut findings = Findings::about("machine");
+            cgroups(&mut findings, &config.expect("good"), available.as_deref());
+            findings.all.iter().map(|finding| finding.level).collect::<Vec<_>>()
+        };
+        let missing = || Err(Unavailable::NotDelegated("/sys/fs/cgroup/x".into()));
+        assert_eq!(levels("", Ok(vec![])), [Level::Ok]);
+        assert_eq!(levels("", missing()), [Level::Note]);
+        assert_eq!(levels("pids_max = 50", missing()), [Level::Warning, Level::Note]);
+        assert_eq!(levels("pids_max = 50", Ok(vec![])), [Level::Warning, Level::Ok]);
+        assert_eq!(levels("pids_max = 50", Ok(vec![Controller::Pids])), [Level::Ok]);
     }
 
     #[test]

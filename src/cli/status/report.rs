@@ -141,8 +141,8 @@ impl Report {
         };
         Self {
             time: rfc3339(Clock::System.wall_ms()),
-            redis: server(config.redis.url.without_password().into(), depths.as_ref().err()),
-            postgres: server(config.postgres.url.without_password().into(), rows.as_ref().err()),
+            redis: server(config.redis.url.without_password(), depths.as_ref().err()),
+            postgres: server(config.postgres.url.without_password(), rows.as_ref().err()),
             workers: depths.as_ref().ok().map(|depths| workers(&queues, depths)),
             queues: lines(&queues, rows.as_ref().ok(), depths.as_ref().ok()),
             running: rows.ok().map(|rows| rows.running.into_iter().map(running).collect()),

@@ -93,8 +93,7 @@ impl RedisConnection {
     }
 
     /// Sends the commands in one write, and gives their answers in order. An answer may be an error
-    /// of its own ([`Value::ServerError`]), except in a transaction (`MULTI`), where the first error
-    /// is that of the whole.
+    /// of its own ([`Value::ServerError`]). See [`RedisConnection::check`].
     pub async fn pipeline(
         &self,
         pipeline: &Pipeline,
@@ -102,22 +101,11 @@ impl RedisConnection {
         deadline: Instant,
     ) -> Result<Vec<Value>, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
-        let (skip, keep) =
-            if pipeline.is_transaction() { (pipeline.len() + 1, 1) } else { (0, pipeline.len()) };
-        let call = multiplexed.req_packed_commands(pipeline, skip, keep);
-        let mut answers = self
+        let call = multiplexed.req_packed_commands(pipeline, 0, pipeline.len());
+        let answers = self
             .timed(call, command, deadline)
             .await?
             .map_err(|error| self.judge(&error, command))?;
-        if pipeline.is_transaction() {
-            answers = match answers.pop() {
-                Some(Value::Array(items)) => {
-                    items.into_iter().map(own_error).collect::<RedisResult<_>>()
-                }
-                other => own_error(other.unwrap_or_default()).map(|_| Vec::new()),
-            }
-            .map_err(|error| self.judge(&error, command))?;
-        }
         Ok(answers)
     }
 

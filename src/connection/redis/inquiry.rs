@@ -23,8 +23,8 @@ pub async fn inquire(
     pipeline: &Pipeline,
     patience: Duration,
 ) -> Result<Vec<Value>, RedisError> {
-    let fault = |error| Fault::judge(&error, target.address(), "INFO").error;
-    let client = target.client()?;
+    let (client, address) = target.client(patience).await?;
+    let fault = |error| Fault::judge(&error, &address, "INFO").error;
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let asking = async {

@@ -5,19 +5,20 @@
 //! pause of at most [`PAUSE_MAX`], during which calls fail at once with what went wrong. A
 //! connection that served at least one call and then broke is replaced without a pause.
 //!
-//! At each connect the server's eviction policy is checked: a Redis that evicts loses tasks.
+//! An attempt may take longer than a call: the caller gives up, and the next one goes on with it. A
+//! connection to a server that is no longer the one to use is left like a broken one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
+use futures_util::future::BoxFuture;
+use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
 use super::super::RedisError;
+use super::connect::connect;
 use super::connection::RedisConnection;
-use super::fault::Fault;
 use super::script::LuaScript;
 use super::target::RedisTarget;
 
@@ -25,10 +26,10 @@ use super::target::RedisTarget;
 const PAUSE_BASE: Duration = Duration::from_millis(50);
 /// The longest pause, so that a link is back within a second of its server.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Bytes gathered for one write to the socket: a group of locks or settlements fits.
-const WRITE_BUFFER: usize = 256 * 1024;
 
 struct Attempts {
+    /// The one under way; goes on only while a caller waits for it.
+    under_way: Option<BoxFuture<'static, Result<RedisConnection, RedisError>>>,
     failures: u32,
     not_before: Option<Instant>,
     last_error: Option<RedisError>,
@@ -48,9 +49,11 @@ struct Inner {
 pub struct RedisLink(Arc<Inner>);
 
 impl RedisLink {
-    /// A link to `target` whose calls end within `call_timeout`.
+    /// A link to `target` whose calls end within `call_timeout`. Connecting may take as long as the
+    /// target says, or as a call.
     pub fn new(target: RedisTarget, call_timeout: Duration) -> Self {
-        let attempts = Attempts { failures: 0, not_before: None, last_error: None };
+        let attempts =
+            Attempts { under_way: None, failures: 0, not_before: None, last_error: None };
         Self(Arc::new(Inner {
             address: target.address().into(),
             target,
@@ -98,14 +101,22 @@ impl RedisLink {
     }
 
     /// As [`RedisLink::pipeline`], and once more if the connection broke under it: for commands
-    /// that may be applied twice.
+    /// that may be applied twice. Each command gets its own answer.
     pub async fn pipeline_twice(
         &self,
         pipeline: &Pipeline,
         command: &'static str,
-    ) -> Result<Vec<Value>, RedisError> {
-        match self.pipeline(pipeline, command).await {
-            Err(RedisError::Unavailable { .. }) => self.pipeline(pipeline, command).await,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let once = async || {
+            let deadline = self.deadline();
+            let connection = self.connection(deadline).await?;
+            let answers = connection.pipeline(pipeline, command, deadline).await?;
+            let check = |answer| connection.check(answer, command);
+            Ok::<Vec<_>, RedisError>(answers.into_iter().map(check).collect())
+        };
+        match once().await {
+            Err(RedisError::Unavailable { .. }) => once().await,
+            Ok(answers) if answers.iter().any(is_unavailable) => once().await,
             answer => answer,
         }
     }
@@ -129,6 +140,9 @@ impl RedisLink {
             if connection.has_rested() {
                 // The connection's own task runs now, and notices a server that has hung up.
                 tokio::task::yield_now().await;
+            }
+            if self.0.target.has_moved_from(connection.address()) {
+                self.discard(&connection, false);
             }
             if !connection.is_broken() {
                 return Ok(connection);
@@ -169,25 +183,14 @@ impl RedisLink {
     /// One attempt, unless the pause after the last one is still on. The attempt is counted before
     /// it is made, so that a caller that gives up half-way counts too.
     async fn attempt(&self, attempts: &mut Attempts) -> Result<Arc<RedisConnection>, RedisError> {
-        let forgiven = self.0.forgiven.swap(false, Ordering::Relaxed);
-        if self.current().take().is_some_and(|gone| gone.is_proved()) || forgiven {
-            attempts.failures = 0;
-            attempts.not_before = None;
-        }
-        let now = Instant::now();
-        if attempts.not_before.is_some_and(|not_before| now < not_before) {
-            return Err(attempts
-                .last_error
-                .clone()
-                .unwrap_or_else(|| self.unavailable("pausing between attempts to connect")));
-        }
-        attempts.not_before = Some(now + pause(attempts.failures, rand::random()));
-        attempts.failures = attempts.failures.saturating_add(1);
-        attempts.last_error = None;
-        let connecting = tokio::time::timeout(self.0.call_timeout, self.connect());
-        let connected = connecting
-            .await
-            .unwrap_or_else(|_| Err(self.unavailable("no connection within the deadline")));
+        let connecting = if let Some(under_way) = attempts.under_way.as_mut() {
+            under_way
+        } else {
+            self.may_attempt(attempts)?;
+            attempts.under_way.insert(self.start_attempt())
+        };
+        let connected = connecting.await;
+        attempts.under_way = None;
         match connected {
             Ok(connection) => {
                 if attempts.failures > 1 {
@@ -207,70 +210,31 @@ impl RedisLink {
         }
     }
 
-    async fn connect(&self) -> Result<RedisConnection, RedisError> {
-        let fault = |error| Fault::judge(&error, self.address(), "connect").error;
-        let broken = Arc::new(AtomicBool::new(false));
-        let on_close = Arc::clone(&broken);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_write_backpressure_boundary(WRITE_BUFFER)
-            .set_push_sender(move |push: PushInfo| -> Result<(), redis::aio::SendError> {
-                if push.kind == PushKind::Disconnection {
-                    on_close.store(true, Ordering::Release);
-                }
-                Ok(())
-            });
-        let client = self.0.target.client()?;
-        let mut multiplexed =
-            client.get_multiplexed_async_connection_with_config(&config).await.map_err(fault)?;
-        let client_id = self.check(&mut multiplexed).await?;
-        Ok(RedisConnection::new(multiplexed, Arc::clone(&self.0.address), client_id, broken))
+    fn may_attempt(&self, attempts: &mut Attempts) -> Result<(), RedisError> {
+        let forgiven = self.0.forgiven.swap(false, Ordering::Relaxed);
+        if self.current().take().is_some_and(|gone| gone.is_proved()) || forgiven {
+            attempts.failures = 0;
+            attempts.not_before = None;
+        }
+        let now = Instant::now();
+        if attempts.not_before.is_some_and(|not_before| now < not_before) {
+            return Err(attempts
+                .last_error
+                .clone()
+                .unwrap_or_else(|| self.unavailable("pausing between attempts to connect")));
+        }
+        attempts.not_before = Some(now + pause(attempts.failures, rand::random()));
+        attempts.failures = attempts.failures.saturating_add(1);
+        attempts.last_error = None;
+        Ok(())
     }
 
-    /// Refuses a server that evicts keys, and answers the id of this connection.
-    ///
-    /// `INFO` and `CONFIG` may each be forbidden by an ACL or renamed; one of them suffices.
-    /// `CONFIG` is tried second: where it is forbidden, each try leaves a line in `ACL LOG`.
-    async fn check(&self, multiplexed: &mut MultiplexedConnection) -> Result<i64, RedisError> {
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("CLIENT").arg("ID");
-        pipeline.cmd("INFO").arg("memory");
-        let fault = |error| Fault::judge(&error, self.address(), "INFO").error;
-        let answers =
-            multiplexed.req_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(fault)?;
-        let [id, info] = answers.try_into().unwrap_or_default();
-        let mut policy = policy_of_info(&info);
-        if policy.is_none() {
-            let mut cmd = redis::cmd("CONFIG");
-            cmd.arg("GET").arg("maxmemory-policy");
-            policy = policy_of_config(&multiplexed.send_packed_command(&cmd).await.map_err(fault)?);
-        }
-        match policy {
-            Some(policy) if policy != "noeviction" => Err(RedisError::Misconfigured {
-                address: self.address().to_owned(),
-                message: format!(
-                    "may evict tasks and locks (its maxmemory-policy is {policy}): set \
-                     `maxmemory-policy noeviction`"
-                ),
-            }),
-            Some(_) => Ok(client_id(&id)),
-            None => {
-                // LOADING and NOAUTH show here first; a mere NOPERM must not stop anybody.
-                if let Err(error) = info.extract_error() {
-                    let fault = Fault::judge(&error, self.address(), "INFO");
-                    if fault.broken {
-                        return Err(fault.error);
-                    }
-                }
-                tracing::warn!(
-                    address = self.address(),
-                    "cannot see the eviction policy of redis: allow INFO, and make sure that \
-                     maxmemory-policy is noeviction"
-                );
-                Ok(client_id(&id))
-            }
-        }
+    fn start_attempt(&self) -> BoxFuture<'static, Result<RedisConnection, RedisError>> {
+        let target = self.0.target.clone();
+        let limit = target.connect_timeout().unwrap_or(self.0.call_timeout);
+        let late = self.unavailable("no connection within the deadline");
+        let connecting = tokio::time::timeout(limit, async move { connect(&target, limit).await });
+        Box::pin(async move { connecting.await.unwrap_or(Err(late)) })
     }
 
     fn unavailable(&self, message: &str) -> RedisError {
@@ -278,29 +242,14 @@ impl RedisLink {
     }
 }
 
+fn is_unavailable(answer: &Result<Value, RedisError>) -> bool {
+    matches!(answer, Err(RedisError::Unavailable { .. }))
+}
+
 /// The pause after the attempt that followed `failures` failed ones; `random` is in `[0, 1)`.
 fn pause(failures: u32, random: f64) -> Duration {
     let ceiling = PAUSE_BASE.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
     ceiling.mul_f64(0.5 + random / 2.0)
-}
-
-fn client_id(answer: &Value) -> i64 {
-    if let Value::Int(id) = answer { *id } else { 0 }
-}
-
-fn policy_of_info(answer: &Value) -> Option<String> {
-    let text = match answer {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
-        Value::VerbatimString { text, .. } => text,
-        _ => return None,
-    };
-    text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::to_owned)
-}
-
-fn policy_of_config(answer: &Value) -> Option<String> {
-    redis::from_redis_value_ref::<std::collections::HashMap<String, String>>(answer)
-        .ok()?
-        .remove("maxmemory-policy")
 }
 
 #[cfg(test)]
@@ -314,17 +263,5 @@ mod tests {
             assert!(pause(failures, 0.999) <= PAUSE_MAX);
         }
         assert!(pause(50, 0.0) >= PAUSE_MAX / 2);
-    }
-
-    #[test]
-    fn the_policy_is_found_in_either_answer() {
-        let info = Value::BulkString(
-            b"# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n".to_vec(),
-        );
-        assert_eq!(policy_of_info(&info).as_deref(), Some("allkeys-lru"));
-        let text = |s: &str| Value::BulkString(s.as_bytes().to_vec());
-        let config = Value::Map(vec![(text("maxmemory-policy"), text("noeviction"))]);
-        assert_eq!(policy_of_config(&config).as_deref(), Some("noeviction"));
-        assert_eq!(policy_of_info(&Value::Nil), None);
     }
 }

@@ -5,11 +5,14 @@
 //! can be reached, calls fail at once and the rate of attempts is bounded. This layer knows neither
 //! streams nor locks, and repeats a command only where the caller says that it may.
 
+mod connect;
 mod connection;
 mod fault;
 mod inquiry;
 mod link;
 mod script;
+#[cfg_attr(not(feature = "sentinel"), path = "no_sentinel.rs")]
+mod sentinel;
 mod target;
 
 pub use connection::RedisConnection;

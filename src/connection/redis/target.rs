@@ -1,5 +1,7 @@
 //! Where a Redis is and how to log in: a URL, and credentials that may be given apart from it.
 //!
+//! A URL of Sentinels leads to the master that they name at each connect.
+//!
 //! Credentials given apart are taken byte for byte, so any character works; inside a URL they must
 //! be percent-encoded. Neither `Debug` nor `Display` nor an error ever shows them.
 
@@ -7,9 +9,12 @@ use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use super::super::{PasswordSource, RedisError};
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use super::super::{PasswordSource, RedisError};
+use super::sentinel::Sentinels;
+use crate::domain::SentinelUrl;
 
 /// A silent peer is probed after this long, and then this often.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -26,20 +31,58 @@ pub struct TargetError(String);
 /// A Redis server, with what is needed to log in.
 #[derive(Clone)]
 pub struct RedisTarget {
+    /// With the address of the server, unless Sentinels name it.
     info: ConnectionInfo,
+    sentinels: Option<Arc<Sentinels>>,
     address: Arc<str>,
     password: Option<PasswordSource>,
+    connect_timeout: Option<Duration>,
 }
 
 impl RedisTarget {
-    /// Reads `redis://`, `rediss://` (TLS, verified against the system's certificates) or
-    /// `unix:` URLs. `username` and `password`, where given, replace those of the URL.
+    /// Reads `redis://`, `rediss://` (TLS, verified against the system's certificates), `unix:` and,
+    /// with the feature `sentinel`, `redis+sentinel://` URLs. `username` and `password`, where given,
+    /// replace those of the URL.
     pub fn parse(
         url: &str,
         username: Option<&str>,
         password: Option<&str>,
     ) -> Result<Self, TargetError> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        if SentinelUrl::is_scheme(scheme) {
+            return Self::of_sentinels(url, username, password);
+        }
         let info = url.into_connection_info().map_err(|error| explain(&error))?;
+        let address = info.addr().to_string().into();
+        Self::with_login(info, address, username, password)
+    }
+
+    fn of_sentinels(
+        url: &str,
+        username: Option<&str>,
+        password: Option<&str>,
+    ) -> Result<Self, TargetError> {
+        let refused = |message: &str| TargetError(message.to_owned());
+        let url = SentinelUrl::parse(url).map_err(refused)?;
+        // Of the template, everything but the address stays.
+        let template = if url.tls { "rediss://localhost" } else { "redis://localhost" };
+        let info = template.into_connection_info().map_err(|error| explain(&error))?;
+        let settings = info.redis_settings().clone().set_db(url.database.into());
+        let address = Sentinels::address(&url).into();
+        let username = username.or(url.username.as_deref());
+        let password = password.or(url.password());
+        let info = info.set_redis_settings(settings);
+        let mut target = Self::with_login(info, address, username, password)?;
+        target.sentinels = Some(Arc::new(Sentinels::new(&url, &target.info).map_err(refused)?));
+        Ok(target)
+    }
+
+    fn with_login(
+        info: ConnectionInfo,
+        address: Arc<str>,
+        username: Option<&str>,
+        password: Option<&str>,
+    ) -> Result<Self, TargetError> {
         if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
             return Err(TargetError("asks for `#insecure`; TLS is always verified here".into()));
         }
@@ -61,11 +104,12 @@ impl RedisTarget {
             .set_nodelay(true)
             .set_keepalive(keepalive)
             .set_user_timeout(USER_TIMEOUT);
-        let address = info.addr().to_string().into();
         Ok(Self {
             info: info.set_redis_settings(settings).set_tcp_settings(tcp),
+            sentinels: None,
             address,
             password: None,
+            connect_timeout: None,
         })
     }
 
@@ -77,12 +121,32 @@ impl RedisTarget {
         self
     }
 
-    /// `host:port`, or the path of the socket.
+    /// The same server, but an attempt to connect may take this long, whatever a call may take.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = Some(limit);
+        self
+    }
+
+    pub(super) fn connect_timeout(&self) -> Option<Duration> {
+        self.connect_timeout
+    }
+
+    /// Whether Sentinels name another server by now than the one in use.
+    pub(super) fn has_moved_from(&self, used: &str) -> bool {
+        self.sentinels.as_ref().is_some_and(|all| all.has_moved_from(used))
+    }
+
+    /// `host:port`, the path of the socket, or the Sentinels and the name they are asked for.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
+    /// A client of the server, and its address; Sentinels have half of `limit` to name it.
+    pub(super) async fn client(
+        &self,
+        limit: Duration,
+    ) -> Result<(redis::Client, Arc<str>), RedisError> {
         let mut info = self.info.clone();
         let password = match &self.password {
             Some(source) => source.read().map_err(|message| RedisError::Misconfigured {
@@ -95,10 +159,20 @@ impl RedisTarget {
             let settings = info.redis_settings().clone().set_password(password);
             info = info.set_redis_settings(settings);
         }
-        redis::Client::open(info).map_err(|error| RedisError::Misconfigured {
-            address: self.address.to_string(),
+        let address = Arc::clone(&self.address);
+        let (info, address) = match &self.sentinels {
+            Some(sentinels) => {
+                let master = sentinels.master(info.redis_settings(), limit / 2).await?;
+                let address = master.to_string().into();
+                (info.set_addr(master), address)
+            }
+            None => (info, address),
+        };
+        let client = redis::Client::open(info).map_err(|error| RedisError::Misconfigured {
+            address: address.to_string(),
             message: format!("cannot be used: {error}"),
-        })
+        })?;
+        Ok((client, address))
     }
 }
 

@@ -126,7 +126,10 @@ impl MemoryLedger {
             }
             Status::Running if crashes > self.options.max_crashes => Claimed::Poisoned { crashes },
             Status::Released | Status::Delayed | Status::Running if crashes >= SUSPECT_CRASHES => {
-                Claimed::Suspect { crashes }
+                let over = row.lease_until.filter(|_| row.status == Status::Running);
+                let waited = row.waits_since.or(over).map_or(0, |since| by.now_ms - since);
+                let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
+                Claimed::Suspect { crashes, waited }
             }
             Status::Released | Status::Delayed | Status::Running => otherwise,
         }
@@ -145,6 +148,7 @@ fn claimed(found: Option<&Row>, task: &Task, by: &Claimant) -> Row {
         lease_until: Some(by.now_ms + by.lease_ms),
         run_at: found.map(|_| by.now_ms + 2 * by.lease_ms),
         entry: None,
+        started_at: Some(by.now_ms),
         processed_at: None,
         waits_since: None,
         queue: task.queue.clone(),

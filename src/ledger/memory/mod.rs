@@ -30,6 +30,7 @@ use super::{
     Pruned, Recorded, Retention, Verdict,
 };
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, TaskId, WorkerId};
+use crate::protocol::backoff::Growing;
 
 /// How a ledger in memory works.
 #[derive(Debug, Clone)]
@@ -153,10 +154,10 @@ impl Ledger for MemoryLedger {
     async fn delay(
         &self,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
-        self.delay_row(task, delay, reason)
+        self.delay_row(task, wait, reason)
     }
 
     async fn condemn(&self, task: &Arc<Task>) -> Result<Recorded, LedgerError> {

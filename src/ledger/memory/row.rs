@@ -30,7 +30,7 @@ pub struct Row {
     pub lease_until: Option<i64>,
     /// When it is due, or is to be looked after.
     pub run_at: Option<i64>,
-    /// Since when nobody has known its kind.
+    /// Since when nobody has known its kind, or it has waited to run alone.
     pub waits_since: Option<i64>,
     /// Failures so far.
     pub attempts: u32,
@@ -50,6 +50,8 @@ pub struct Row {
     pub result: Option<Bytes>,
     /// When it was first seen.
     pub created_at: i64,
+    /// When it was claimed last.
+    pub started_at: Option<i64>,
     /// When it came to its end.
     pub processed_at: Option<i64>,
     /// What went wrong last.
@@ -79,6 +81,7 @@ impl Row {
             payload: None,
             result: None,
             created_at: now_ms,
+            started_at: None,
             processed_at: None,
             error: None,
         }

@@ -10,6 +10,7 @@ use crate::domain::{EntryId, Fence, Task, TaskId};
 use crate::ledger::{
     Claimed, DelayReason, Delayed, Due, LedgerError, Pruned, Recorded, Retention, Status,
 };
+use crate::protocol::backoff::Growing;
 
 /// How long after it was made a row is looked at by the search for strays.
 const STRAY_AFTER_MS: i64 = 60_000;
@@ -22,7 +23,7 @@ impl MemoryLedger {
     pub(super) fn delay_row(
         &self,
         task: &Task,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
         let mut state = self.tables.lock();
@@ -47,12 +48,23 @@ impl MemoryLedger {
                 });
             }
         }
+        let seen = found.map(|row| row.created_at);
         let old = found.cloned().unwrap_or_else(|| Row::of(task, by.now_ms));
         let give_up = match reason {
             DelayReason::UnknownKind { give_up } => Some(millis(give_up)),
             DelayReason::NotBefore | DelayReason::Contended | DelayReason::Suspect => None,
         };
-        let waits_since = give_up.map(|_| old.waits_since.unwrap_or(by.now_ms));
+        let over = old.lease_until.filter(|_| old.status == Status::Running);
+        let begun = match reason {
+            DelayReason::UnknownKind { .. } => Some(by.now_ms),
+            DelayReason::Suspect => Some(over.unwrap_or(by.now_ms)),
+            DelayReason::NotBefore | DelayReason::Contended => None,
+        };
+        let since = if begun.is_some() { old.waits_since } else { old.started_at.or(seen) };
+        let so_far = Duration::from_millis(
+            since.and_then(|since| u64::try_from(by.now_ms - since).ok()).unwrap_or(0),
+        );
+        let waits_since = begun.map(|begun| old.waits_since.unwrap_or(begun));
         let mut row = Row {
             status: Status::Delayed,
             fence: Fence(old.fence.0 + i64::from(old.status == Status::Running)),
@@ -61,7 +73,7 @@ impl MemoryLedger {
             lease_until: None,
             entry: None,
             queue: task.queue.clone(),
-            run_at: Some(by.now_ms + millis(delay)),
+            run_at: Some(by.now_ms + millis(wait.after(so_far))),
             waits_since,
             ..old
         };
@@ -74,7 +86,15 @@ impl MemoryLedger {
             state.letters.push(Letter::Task(task.id.clone(), "unknown_kind"));
         }
         state.write(&task.id, row, self.options.worker, Action::Delay, None);
-        Ok(if dead { Delayed::GaveUp } else { Delayed::Committed })
+        let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
+        Ok(match reason {
+            _ if dead => Delayed::GaveUp,
+            DelayReason::UnknownKind { .. } if !wait.is_news(waited) => Delayed::Still,
+            DelayReason::UnknownKind { .. }
+            | DelayReason::NotBefore
+            | DelayReason::Contended
+            | DelayReason::Suspect => Delayed::Committed,
+        })
     }
 
     /// See [`crate::ledger::Ledger::condemn`].

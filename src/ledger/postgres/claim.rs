@@ -240,6 +240,7 @@ pub(super) async fn classify(
             lease_left: duration(row.try_get(3)?),
             crashes: u32::try_from(crashes).unwrap_or(0),
             claimable: row.try_get(5)?,
+            waited: duration(row.try_get(6)?),
         };
         found.insert(id, state);
     }
@@ -256,6 +257,7 @@ struct State<'a> {
     lease_left: Duration,
     crashes: u32,
     claimable: bool,
+    waited: Duration,
 }
 
 impl State<'_> {
@@ -278,7 +280,7 @@ impl State<'_> {
         }
         // Nothing else stands in the way of a suspect; a claim that may take one was not refused.
         let suspect = i32::try_from(self.crashes).is_ok_and(|crashes| crashes >= suspects);
-        suspect.then_some(Claimed::Suspect { crashes: self.crashes })
+        suspect.then_some(Claimed::Suspect { crashes: self.crashes, waited: self.waited })
     }
 }
 

@@ -1,7 +1,8 @@
 //! Dead letters: what can never run, and what will not run again unless somebody requeues it.
 //!
 //! A task's letter is written in the transaction of the status that it explains. An entry that is
-//! refused keeps its fields byte for byte, and is one letter however often it is buried.
+//! refused keeps its fields byte for byte, and is one letter however often it is buried; of one that
+//! is larger than any letter may be, the rest is cut off, and it can no longer be requeued.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,10 +13,14 @@ use uuid::Uuid;
 
 use super::error::text;
 use super::event::{self, Event};
+use super::kept::Kept;
 use super::session::{Trouble, within};
 use super::{Inner, statements};
 use crate::domain::{EntryId, Failure, Malformed, QueueName, RawEntry, Task};
 use crate::ledger::{DeadLetterId, LedgerError, Recorded};
+
+/// The status of a letter that does not hold the whole entry.
+pub(super) const CUT: &str = "cut";
 
 /// A task's dead letter, to be written.
 pub(super) struct Letter<'a> {
@@ -135,19 +140,23 @@ pub(super) async fn bury(
     raw: &RawEntry,
     malformed: &Malformed,
 ) -> Result<(), LedgerError> {
-    let fields: Vec<&[u8]> =
-        raw.fields.iter().flat_map(|(name, value)| [&**name, &**value]).collect();
+    let kept = Kept::of(raw).await;
+    let message = match &kept.cut {
+        Some(cut) => format!("{}; {cut}", malformed.message),
+        None => malformed.message.clone(),
+    };
     let mut session = inner.ledger.open().await?;
     let statement = sqlx::query(statements::BURY)
         .bind(Uuid::now_v7())
         .bind(queue.as_str())
         .bind(entry.to_string())
         .bind(malformed.reason.as_str())
-        .bind(text(&malformed.message))
-        .bind(fields)
+        .bind(text(&message))
+        .bind(kept.fields.iter().map(|part| &**part).collect::<Vec<&[u8]>>())
         .bind(inner.worker.0)
         .bind(readable(raw, b"task_id"))
         .bind(readable(raw, b"kind"))
+        .bind(kept.cut.is_some().then_some(CUT))
         .execute(session.connection());
     let answer = within(inner.call_timeout, statement).await;
     session.finish("bury", answer).await.map(drop)

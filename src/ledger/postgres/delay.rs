@@ -20,18 +20,41 @@ use super::{Inner, millis, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{LockKey, Task};
 use crate::ledger::{Claimed, DelayReason, Delayed, LedgerError};
+use crate::protocol::backoff::Growing;
 
 /// A wish to wait.
 pub(super) struct Wait {
     /// The task.
     pub(super) task: Arc<Task>,
     /// For how long.
-    pub(super) delay: Duration,
+    pub(super) delay: Growing,
     /// Why.
     pub(super) reason: DelayReason,
 }
 
 impl Wait {
+    /// Whether the time of the wait is kept in the row.
+    fn is_timed(&self) -> bool {
+        match self.reason {
+            DelayReason::UnknownKind { .. } | DelayReason::Suspect => true,
+            DelayReason::NotBefore | DelayReason::Contended => false,
+        }
+    }
+
+    /// What is to be answered, and whether the history gets a line. A crowd that waits for one
+    /// resource would write it a few times a second, and a kind that nobody knows once a minute.
+    fn committed(&self, waited: Duration) -> (Delayed, bool) {
+        match self.reason {
+            DelayReason::UnknownKind { .. } if !self.delay.is_news(waited) => {
+                (Delayed::Still, false)
+            }
+            DelayReason::UnknownKind { .. } | DelayReason::NotBefore | DelayReason::Suspect => {
+                (Delayed::Committed, true)
+            }
+            DelayReason::Contended => (Delayed::Committed, false),
+        }
+    }
+
     fn give_up(&self) -> Option<Duration> {
         match self.reason {
             DelayReason::UnknownKind { give_up } => Some(give_up),
@@ -130,9 +153,9 @@ async fn delay_rows(
             continue;
         };
         let dead = wait.give_up().is_some_and(|give_up| row.waited_ms >= millis(give_up));
-        answers.push(if dead { Delayed::GaveUp } else { Delayed::Committed });
-        // A crowd that waits for one resource would write its history a few times a second.
-        if wait.reason != DelayReason::Contended {
+        let (committed, is_told) = wait.committed(claim::duration(row.waited_ms));
+        answers.push(if dead { Delayed::GaveUp } else { committed });
+        if dead || is_told {
             events.push(Event {
                 task_id: wait.task.id.as_str(),
                 what: if dead { "dead" } else { "delayed" },
@@ -207,12 +230,15 @@ async fn write_delays(
         .bind(waits.iter().map(|wait| wait.task.kind.as_str()).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| wait.task.hash.0.as_slice()).collect::<Vec<_>>())
         .bind(keys.collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| millis(wait.delay)).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| millis(wait.delay.first)).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| &*wait.task.payload).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| super::max_attempts(&wait.task)).collect::<Vec<_>>())
         .bind(waits.iter().map(|wait| wait.task.timeout.map(millis)).collect::<Vec<_>>())
         .bind(traceparents.iter().map(Option::as_deref).collect::<Vec<_>>())
-        .bind(waits.iter().map(|wait| wait.give_up().is_some()).collect::<Vec<_>>())
+        .bind(waits.iter().map(Wait::is_timed).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| millis(wait.delay.most)).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| wait.delay.jitter).collect::<Vec<_>>())
+        .bind(waits.iter().map(|wait| wait.reason == DelayReason::Suspect).collect::<Vec<_>>())
         .fetch_all(connection)
         .await
 }

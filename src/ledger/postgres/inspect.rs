@@ -9,6 +9,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
+use super::dead;
 use super::session::within;
 use super::{Inner, claim, statements};
 use crate::ledger::{DeadLetterId, LedgerError, Status};
@@ -184,7 +185,7 @@ pub struct DeadLetter {
     pub reason: String,
     /// One sentence: what happened.
     pub message: String,
-    /// The exit, HTTP or SQL status that led to it.
+    /// The exit, HTTP or SQL status that led to it; of a refused entry, `cut` if not all is kept.
     pub status: Option<String>,
     /// Failures recorded.
     pub attempts: i32,
@@ -202,6 +203,13 @@ pub struct DeadLetter {
     pub payload: Option<Vec<u8>>,
     /// The refused entry's names and values in turn; only when one letter is shown.
     pub fields: Option<Vec<Vec<u8>>>,
+}
+
+impl DeadLetter {
+    /// Whether it holds only a part of a refused entry, so that the entry cannot be put back.
+    pub fn is_cut(&self) -> bool {
+        self.entry.is_some() && self.status.as_deref() == Some(dead::CUT)
+    }
 }
 
 /// Rows by queue and status.

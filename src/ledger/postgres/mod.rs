@@ -15,6 +15,7 @@ mod doubt;
 mod error;
 mod event;
 mod inspect;
+mod kept;
 mod options;
 mod perform;
 mod promote;
@@ -43,6 +44,7 @@ use super::{
 };
 use crate::coalesce::Coalescer;
 use crate::domain::{EntryId, Held, Malformed, QueueName, RawEntry, Task, WorkerId};
+use crate::protocol::backoff::Growing;
 use session::{Purpose, Sessions, within};
 
 /// What all calls share.
@@ -312,11 +314,11 @@ impl Ledger for PostgresLedger {
     async fn delay(
         &self,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
         let delays = self.delays.get_or_init(|| self.coalescer(delay::serve));
-        let wait = delay::Wait { task: Arc::clone(task), delay, reason };
+        let wait = delay::Wait { task: Arc::clone(task), delay: wait, reason };
         delays.call(wait).await.unwrap_or_else(|| Err(self.gone()))
     }
 

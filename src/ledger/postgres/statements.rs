@@ -60,7 +60,8 @@ pub(super) const CLAIM: &str = concat!(
     " < $11::int RETURNING t.task_id, t.fence, t.attempts, t.crashes"
 );
 
-/// `$4` ids. What stands in the way of a claim.
+/// `$4` ids. What stands in the way of a claim; the last column is since when a suspect waits: for as
+/// long as it was not run, its lease or an earlier wait tells.
 pub(super) const CLASSIFY: &str = concat!(
     "SELECT t.task_id, t.status::text, t.hash, \
          COALESCE(EXTRACT(EPOCH FROM t.lease_until - clock_timestamp()) * 1000, 0)::bigint, \
@@ -68,7 +69,9 @@ pub(super) const CLASSIFY: &str = concat!(
     crash!(),
     ", ",
     claimable!(),
-    " FROM queue_worker.processed_tasks t WHERE t.task_id = ANY($4::text[])"
+    ", COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - COALESCE(t.waits_since, \
+         CASE WHEN t.status = 'running' THEN t.lease_until END)) * 1000, 0)::bigint \
+     FROM queue_worker.processed_tasks t WHERE t.task_id = ANY($4::text[])"
 );
 
 /// `$1` keys, `$2` holders, `$3` the lease in milliseconds. A busy resource is not even locked, or a
@@ -160,11 +163,11 @@ pub(super) const LETTERS: &str = "\
         $7::text[], $8::bytea[], $9::int[], $10::int[], $11::text[], $12::bytea[]) AS k";
 
 /// `$1` id, `$2` queue, `$3` entry, `$4` reason, `$5` message, `$6` names and values, `$7` the
-/// worker, `$8` task id, `$9` kind.
+/// worker, `$8` task id, `$9` kind, `$10` the status: whether it was cut.
 pub(super) const BURY: &str = "\
     INSERT INTO queue_worker.dead_letters (id, queue, entry, reason, message, fields, worker, \
-        task_id, kind) \
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (queue, entry) DO NOTHING";
+        task_id, kind, status) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT (queue, entry) DO NOTHING";
 
 /// `$4` crashes allowed, `$5` id, `$6` hash, `$7` message, `$8` limit of attempts, `$9` time limit in
 /// milliseconds, `$10` traceparent: for a requeue.
@@ -180,18 +183,26 @@ pub(super) const CONDEMN: &str = concat!(
     " > $4::int RETURNING t.fence, t.attempts, t.crashes"
 );
 
-/// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$10` delays in milliseconds,
-/// `$11` payloads, `$12` limits of attempts, `$13` time limits in milliseconds, `$14` traceparents,
-/// `$15` whether nobody knows the kind, `$4` crashes allowed.
+/// `$5` ids, `$6` queues, `$7` kinds, `$8` hashes, `$9` lock keys, `$10` the shortest waits in
+/// milliseconds, `$11` payloads, `$12` limits of attempts, `$13` time limits in milliseconds, `$14`
+/// traceparents, `$15` whether the wait is timed, `$16` the longest waits in milliseconds, `$17` the
+/// parts of them that are waited, `$18` whether it is a suspect's, which has waited since the lease
+/// of its last run was over, `$4` crashes allowed. See `protocol::backoff::Growing`.
 pub(super) const DELAY: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, run_at, payload, max_attempts, timeout_ms, traceparent, waits_since) \
      SELECT k.id, k.queue, k.kind, k.hash, k.lock_key, 'delayed', 0, \
-         clock_timestamp() + k.delay * interval '1 millisecond', k.payload, k.max_attempts, \
-         k.timeout_ms, k.traceparent, CASE WHEN k.unknown THEN clock_timestamp() END \
+         clock_timestamp() + k.jitter * LEAST(k.most * interval '1 millisecond', \
+             GREATEST(k.delay * interval '1 millisecond', (clock_timestamp() - CASE \
+                 WHEN k.timed THEN o.waits_since ELSE COALESCE(o.started_at, o.created_at) END) / 2)), \
+         k.payload, k.max_attempts, k.timeout_ms, k.traceparent, \
+         CASE WHEN k.suspect AND o.status = 'running' THEN o.lease_until \
+             WHEN k.timed THEN clock_timestamp() END \
      FROM unnest($5::text[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], \
-         $11::bytea[], $12::int[], $13::bigint[], $14::text[], $15::bool[]) AS k (id, queue, kind, \
-         hash, lock_key, delay, payload, max_attempts, timeout_ms, traceparent, unknown) \
+         $11::bytea[], $12::int[], $13::bigint[], $14::text[], $15::bool[], $16::bigint[], \
+         $17::float8[], $18::bool[]) AS k (id, queue, kind, hash, lock_key, delay, payload, \
+         max_attempts, timeout_ms, traceparent, timed, most, jitter, suspect) \
+     LEFT JOIN queue_worker.processed_tasks o ON o.task_id = k.id \
      ON CONFLICT (task_id) DO UPDATE SET status = 'delayed', \
          fence = t.fence + (t.status = 'running')::int, crashes = t.crashes + ",
     crash!(),
@@ -323,7 +334,8 @@ pub(super) const REQUEUE: &str = "\
     UPDATE queue_worker.dead_letters l SET requeued_at = now(), \
         run_at = CASE WHEN l.fields IS NOT NULL THEN now() END \
     WHERE l.id = ANY($1::uuid[]) AND l.requeued_at IS NULL \
-        AND (l.fields IS NOT NULL OR l.id IN (SELECT id FROM tasks)) \
+        AND CASE WHEN l.fields IS NULL THEN l.id IN (SELECT id FROM tasks) \
+            ELSE l.status IS DISTINCT FROM 'cut' END \
     RETURNING l.id";
 
 /// Rows by queue and status. Reads the whole table.

@@ -17,7 +17,7 @@ use async_trait::async_trait;
 
 use self::read::{Read, ReadState, Reading};
 pub use self::streams::MemoryStreams;
-use self::streams::{Group, PendingEntry, START, State};
+use self::streams::{Group, NOBODY, PendingEntry, START, State};
 use self::taken::Taken;
 use super::{Demand, Queue, QueueError};
 use crate::domain::{Delivery, EntryId, Origin, QueueName, RawEntry, WorkerId};
@@ -93,7 +93,7 @@ impl MemoryQueue {
             return true;
         }
         if let Some(entry) = pending {
-            *entry = self.pending_entry(idle);
+            *entry = PendingEntry { consumer: NOBODY, ..self.pending_entry(idle) };
         }
         false
     }
@@ -102,6 +102,10 @@ impl MemoryQueue {
 #[async_trait]
 impl Queue for MemoryQueue {
     async fn check(&self) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    async fn check_writes(&self) -> Result<(), QueueError> {
         Ok(())
     }
 

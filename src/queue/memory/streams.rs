@@ -14,6 +14,9 @@ use crate::domain::{EntryId, QueueName, RawEntry, WorkerId};
 /// The beginning of every stream.
 pub(super) const START: EntryId = EntryId { ms: 0, seq: 0 };
 
+/// Who has what was given back.
+pub(super) const NOBODY: WorkerId = WorkerId(uuid::Uuid::nil());
+
 /// An entry that was delivered and not settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingEntry {

@@ -13,6 +13,9 @@ use crate::domain::{EntryId, QueueName};
 /// The consumer group of all workers.
 pub(super) const GROUP: &str = "qw";
 
+/// The consumer that holds what was given back; written in `give_back.lua` and `reap.lua` too.
+pub(super) const NOBODY: &str = "given-back";
+
 /// How often a command is tried again after the consumer group was found missing and made.
 pub(super) const GROUP_TRIES: usize = 3;
 
@@ -63,14 +66,16 @@ impl Base {
         Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
     }
 
-    /// Sends a command that may answer with so many entries.
+    /// Sends a command that may answer with so many entries, and take that much `longer` than those
+    /// of the largest size allowed.
     pub(super) async fn query_entries(
         &self,
         cmd: &Cmd,
         command: &'static str,
         entries: usize,
+        longer: Duration,
     ) -> Result<Value, QueueError> {
-        let deadline: Instant = self.link.deadline() + self.patience(entries);
+        let deadline: Instant = self.link.deadline() + self.patience(entries) + longer;
         self.link.connection(self.link.deadline()).await?.query(cmd, command, deadline).await
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::super::QueueError;
-use super::base::{Base, GROUP, is_missing_group, millis, stream_key};
+use super::base::{Base, GROUP, NOBODY, is_missing_group, millis, stream_key};
 use super::parse;
 use crate::connection::{LuaScript, RedisError};
 use crate::domain::QueueName;
@@ -62,7 +62,7 @@ pub struct Consumer {
     pub idle: Duration,
 }
 
-/// The consumers of the queue's group; none where there is no group.
+/// The worker processes among the consumers of the queue's group; none where there is no group.
 pub(super) async fn consumers(base: &Base, queue: &QueueName) -> Result<Vec<Consumer>, QueueError> {
     let mut cmd = redis::cmd("XINFO");
     cmd.arg("CONSUMERS").arg(stream_key(queue)).arg(GROUP);
@@ -71,7 +71,8 @@ pub(super) async fn consumers(base: &Base, queue: &QueueName) -> Result<Vec<Cons
         answer => answer?,
     };
     let found = parse::list(answer).map_err(base.misread("XINFO CONSUMERS"))?;
-    Ok(found.iter().filter_map(consumer).collect())
+    let workers = found.iter().filter_map(consumer).filter(|consumer| consumer.name != NOBODY);
+    Ok(workers.collect())
 }
 
 fn consumer(answer: &Value) -> Option<Consumer> {

@@ -1,6 +1,7 @@
 -- Sets the idle time of pending entries that are still the caller's, and takes back one from their
 -- delivery count, so that whoever reclaims them finds them as if the caller had never had them.
--- Checked and done in one step: a worker that lost an entry cannot steal it back.
+-- Checked and done in one step: a worker that lost an entry cannot steal it back. They are nobody's
+-- from then on, so that the caller's own consumer can be deleted when it leaves.
 --
 -- KEYS[1]  the stream
 -- ARGV     group, consumer, then for each entry: id, idle time in milliseconds
@@ -13,7 +14,7 @@ for i = 3, #ARGV, 2 do
     if #redis.call('XRANGE', KEYS[1], id, id) == 0 then
       answer = 2
     elseif pending then
-      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id, 'IDLE', ARGV[i + 1],
+      redis.call('XCLAIM', KEYS[1], ARGV[1], 'given-back', 0, id, 'IDLE', ARGV[i + 1],
         'RETRYCOUNT', math.max(0, pending[4] - 1), 'JUSTID')
       answer = 1
     end

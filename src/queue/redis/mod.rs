@@ -1,7 +1,8 @@
 //! The queue in Redis Streams: one stream and one consumer group per queue.
 //!
 //! Our consumer name is the worker's UUID, new at each start. Per-task calls are gathered into one
-//! round trip for all that wait; reading has a connection of its own per queue. Commands of Redis
+//! round trip for all that wait; reading has a connection of its own per queue, and one for what is
+//! pending. Commands of Redis
 //! 6.2 and later only. Everything of a queue is under one hash tag, so a script meets one slot.
 
 mod base;
@@ -68,6 +69,9 @@ const MAX_APPEND: usize = 64;
 /// Beyond this, Lua's `unpack` and the latency of one command come into sight.
 const MAX_GROUP: usize = 999;
 
+/// Named like the stream of a queue, for ACLs; no queue has this name.
+const PROBED: &str = "qw:{}:probe";
+
 /// Ready work in Redis.
 pub struct RedisQueue {
     options: RedisQueueOptions,
@@ -88,11 +92,14 @@ impl RedisQueue {
             min_idle: options.min_idle,
             max_payload: options.max_payload,
         };
+        // What an answer of entries holds up is only other answers of entries.
+        let link = RedisLink::new(options.target.clone(), options.call_timeout);
+        let pending = PendingList::new(Base { link, ..base.clone() });
         let group = options.group.clamp(1, MAX_GROUP);
         let (settler, appender, giver) = (base.clone(), base.clone(), base.clone());
         Self {
             readers: Mutex::default(),
-            pending: PendingList::new(base.clone()),
+            pending,
             settling: Coalescer::start(options.committers, group, move |group| {
                 settle::settle(settler.clone(), group)
             }),
@@ -149,6 +156,17 @@ impl RedisQueue {
 impl Queue for RedisQueue {
     async fn check(&self) -> Result<(), QueueError> {
         self.base.link.query(&redis::cmd("PING"), "PING").await.map(drop)
+    }
+
+    async fn check_writes(&self) -> Result<(), QueueError> {
+        // To a stream that is not there, and that is not made: judged like any other, and no write.
+        let mut cmd = redis::cmd("XADD");
+        cmd.arg(PROBED).arg("NOMKSTREAM").arg("*").arg("probe").arg("");
+        match self.base.link.query(&cmd, "XADD").await {
+            // A user that may not add tasks learns nothing by it.
+            Err(RedisError::Refused { message, .. }) if message.contains("NOPERM") => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 
     async fn fetch(

@@ -1,15 +1,20 @@
 //! What lies in the pending list: taking over what idles there, and finding what was delivered to
 //! our own name unseen. Pending entries that the stream has lost are acknowledged on the way.
+//!
+//! What did not arrive in time may be an entry far beyond the largest size allowed, which has to be
+//! read once to be refused. Whatever read it last has left it to our name, so it is met among those:
+//! there entries are then read one by one, with more time after each failure.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
 use redis::Cmd;
 
 use super::super::{Demand, QueueError};
 use super::base::{Base, GROUP, is_missing_group, millis, push_id, stream_key};
 use super::parse::{self, Found};
-use crate::connection::LuaScript;
+use crate::connection::{LuaScript, RedisError};
 use crate::domain::{Delivery, EntryId, Origin, QueueName};
 
 /// Pages of one call. `XAUTOCLAIM` looks at ten times as many entries as it may claim, so a page
@@ -17,6 +22,11 @@ use crate::domain::{Delivery, EntryId, Origin, QueueName};
 const MAX_PAGES: usize = 64;
 /// Pending entries looked at when Redis 6.2 shows lost ones without their ids.
 const MAX_FORGET: usize = 1000;
+/// How much longer an entry may take that did not come in time: this, and twice as much with each
+/// further failure.
+const LARGER: Duration = Duration::from_secs(1);
+/// Doublings of [`LARGER`]: up to 32 s, which is enough for the largest that Redis can hold.
+const MAX_DOUBLINGS: u32 = 5;
 /// The beginning of the pending list.
 const START: EntryId = EntryId { ms: 0, seq: 0 };
 
@@ -27,11 +37,13 @@ static FORGET_DELETED: LazyLock<LuaScript> =
 pub(super) struct PendingList {
     base: Base,
     cursors: Mutex<HashMap<QueueName, EntryId>>,
+    /// How often entries of our own did not come in time since all of them were last seen.
+    late: Mutex<HashMap<QueueName, u32>>,
 }
 
 impl PendingList {
     pub(super) fn new(base: Base) -> Self {
-        Self { base, cursors: Mutex::default() }
+        Self { base, cursors: Mutex::default(), late: Mutex::default() }
     }
 
     /// Takes over what has idled for long enough, from where the last call stopped, until the
@@ -50,7 +62,12 @@ impl PendingList {
             let count = self.base.chunk(taken.left.entries, taken.left.bytes);
             let page = match self
                 .base
-                .query_entries(&self.claim(queue, cursor, count), "XAUTOCLAIM", count)
+                .query_entries(
+                    &self.claim(queue, cursor, count),
+                    "XAUTOCLAIM",
+                    count,
+                    Duration::ZERO,
+                )
                 .await
             {
                 Err(error) if is_missing_group(&error) => {
@@ -88,16 +105,33 @@ impl PendingList {
             if !taken.wants_more() {
                 break;
             }
+            let late = self.late().get(queue).copied().unwrap_or(0);
+            let (count, longer) = match late.checked_sub(1) {
+                Some(doublings) => (1, LARGER * (1 << doublings.min(MAX_DOUBLINGS))),
+                None => (self.base.chunk(taken.left.entries, taken.left.bytes), Duration::ZERO),
+            };
             let mut cmd = redis::cmd("XREADGROUP");
             cmd.arg("GROUP").arg(GROUP).arg(&*self.base.consumer).arg("COUNT");
-            let count = self.base.chunk(taken.left.entries, taken.left.bytes);
             cmd.arg(count).arg("STREAMS").arg(stream_key(queue));
             push_id(&mut cmd, after);
-            let found = match self.base.query_entries(&cmd, "XREADGROUP", count).await {
+            let found = match self.base.query_entries(&cmd, "XREADGROUP", count, longer).await {
                 Err(error) if is_missing_group(&error) => break,
-                answer => parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))?,
+                Err(error) => {
+                    if let RedisError::Timeout { .. } = error {
+                        self.late().insert(queue.clone(), late.saturating_add(1));
+                    }
+                    // What came before it is in hand; whoever asks on meets the error again.
+                    if taken.deliveries.is_empty() {
+                        return Err(error);
+                    }
+                    break;
+                }
+                Ok(answer) => parse::of_stream(answer).map_err(self.base.misread("XREADGROUP"))?,
             };
-            let Some(last) = found.last() else { break };
+            let Some(last) = found.last() else {
+                self.late().remove(queue);
+                break;
+            };
             after = last.id;
             let gone = taken.add(found);
             self.acknowledge(queue, &gone).await?;
@@ -132,6 +166,10 @@ impl PendingList {
             cmd.arg(MAX_FORGET);
         };
         self.base.link.script(&FORGET_DELETED, fill).await.map(drop)
+    }
+
+    fn late(&self) -> std::sync::MutexGuard<'_, HashMap<QueueName, u32>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cursors(&self) -> std::sync::MutexGuard<'_, HashMap<QueueName, EntryId>> {

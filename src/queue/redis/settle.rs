@@ -1,4 +1,4 @@
-//! Group commands that add and remove: `XADD`, and `XACK` with `XDEL`.
+//! Group commands that add and remove: `XADD`, and `XDEL` with `XACK`.
 
 use redis::{Cmd, Pipeline};
 
@@ -13,26 +13,41 @@ pub(super) type Settling = Pending<(QueueName, EntryId), Result<(), QueueError>>
 /// One entry to add, and who waits for its id.
 pub(super) type Appending = Pending<(QueueName, RawEntry), Result<EntryId, QueueError>>;
 
-/// Acknowledges and deletes a group: per queue one `XACK` and one `XDEL`, all in one transaction,
-/// so that no entry is ever acknowledged and left in the stream.
+/// Acknowledges and deletes a group: per queue one `XDEL` and one `XACK`, in this order, so that no
+/// entry is ever acknowledged and left in the stream; what was only deleted is acknowledged by
+/// whoever reclaims it. No transaction: a Redis that is full refuses every command within one.
 pub(super) async fn settle(base: Base, group: Vec<Settling>) {
-    let mut pipeline = Pipeline::with_capacity(2);
-    pipeline.atomic();
-    for (queue, ids) in by_queue(group.iter().map(|one| (&one.request.0, one.request.1))) {
+    let queues = by_queue(group.iter().map(|one| (&one.request.0, one.request.1)));
+    let mut pipeline = Pipeline::with_capacity(2 * queues.len());
+    for (queue, ids) in &queues {
         let key = stream_key(queue);
-        let mut ack = Cmd::with_capacity(ids.len() + 3, ids.len() * 20 + 64);
-        ack.arg("XACK").arg(&key).arg(GROUP);
         let mut delete = Cmd::with_capacity(ids.len() + 2, ids.len() * 20 + 64);
         delete.arg("XDEL").arg(&key);
+        let mut ack = Cmd::with_capacity(ids.len() + 3, ids.len() * 20 + 64);
+        ack.arg("XACK").arg(&key).arg(GROUP);
         for id in ids {
-            push_id(&mut ack, id);
-            push_id(&mut delete, id);
+            push_id(&mut delete, *id);
+            push_id(&mut ack, *id);
         }
-        pipeline.add_command(ack).add_command(delete);
+        pipeline.add_command(delete).add_command(ack);
     }
-    let answer = base.link.pipeline_twice(&pipeline, "XACK and XDEL").await.map(drop);
+    let settled = base.link.pipeline_twice(&pipeline, "XDEL and XACK").await;
+    let mut refused: Vec<(QueueName, QueueError)> = Vec::new();
+    if let Ok(answers) = &settled {
+        for ((queue, _), answers) in queues.iter().zip(answers.chunks(2)) {
+            let errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+            refused.extend(errors.take(1).map(|error| ((*queue).clone(), error.clone())));
+        }
+    }
     for one in group {
-        one.answer(answer.clone());
+        let answer = match &settled {
+            Err(error) => Err(error.clone()),
+            Ok(_) => match refused.iter().find(|(queue, _)| *queue == one.request.0) {
+                Some((_, error)) => Err(error.clone()),
+                None => Ok(()),
+            },
+        };
+        one.answer(answer);
     }
 }
 

@@ -79,10 +79,27 @@ pub(crate) async fn suspects_are_refused_in_company(stage: &impl LedgerStage) {
         })
         .await
     };
+    let waited = |refused| match refused {
+        Claimed::Suspect { crashes: 2, waited } => waited,
+        answer => panic!("{answer:?}"),
+    };
     assert_eq!(granted(company().await).crashes, 1);
-    assert_eq!(company().await, Claimed::Suspect { crashes: 2 });
-    let alone = ours.perform(&a, None, &note(), LIMIT).await.unwrap();
-    assert_eq!(alone, Performed::NotClaimed(Claimed::Suspect { crashes: 2 }));
+    let first = waited(company().await);
+    let Performed::NotClaimed(alone) = ours.perform(&a, None, &note(), LIMIT).await.unwrap() else {
+        panic!("it runs alone or not at all")
+    };
+    assert!(waited(alone) >= first);
+    // The wait goes on, on whatever worker, also while it is delayed.
+    let theirs = stage.worker(SHORT);
+    let longer = Duration::from_millis(30);
+    eventually("a longer wait", async || {
+        let answer = theirs.claim_in_company(&a).await.unwrap();
+        (waited(answer) >= first + longer).then_some(())
+    })
+    .await;
+    let delayed = theirs.delay(&a, Duration::ZERO.into(), DelayReason::Suspect).await.unwrap();
+    assert_eq!(delayed, Delayed::Committed);
+    assert!(waited(company().await) >= first + longer);
     assert_eq!(granted(claim(&ours, &a).await).crashes, 2);
 }
 

@@ -32,8 +32,9 @@ pub(crate) use self::outcomes::{
 };
 pub(crate) use self::resources::{a_lost_resource_refuses_success, resources_are_held_by_one};
 pub(crate) use self::waits::{
-    a_task_that_has_waited_keeps_its_payload, delays_wait_and_are_refused,
-    due_tasks_are_promoted_once, unknown_kinds_are_given_up,
+    a_task_that_has_waited_keeps_its_payload, an_unknown_kind_is_told_once,
+    delays_wait_and_are_refused, due_tasks_are_promoted_once, unknown_kinds_are_given_up,
+    waits_grow,
 };
 
 /// Longer than any test.
@@ -69,7 +70,7 @@ async fn record(ledger: &Arc<dyn Ledger>, task: &Arc<Task>, held: &Held, v: Verd
 }
 
 async fn delay(ledger: &Arc<dyn Ledger>, task: &Arc<Task>, time: Duration) -> Delayed {
-    ledger.delay(task, time, DelayReason::NotBefore).await.unwrap()
+    ledger.delay(task, time.into(), DelayReason::NotBefore).await.unwrap()
 }
 
 fn success() -> Verdict {

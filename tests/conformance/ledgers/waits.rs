@@ -1,12 +1,14 @@
 //! Tasks that wait in the ledger, and their way back.
 
+use queue_worker::protocol::backoff::Growing;
+
 use super::*;
 
 pub(crate) async fn delays_wait_and_are_refused(stage: &impl LedgerStage) {
     let (ours, theirs) = (stage.worker(LONG), stage.worker(LONG));
     let a = task("a");
     for reason in [DelayReason::NotBefore, DelayReason::Contended, DelayReason::Suspect] {
-        let answer = ours.delay(&a, LONG, reason).await.unwrap();
+        let answer = ours.delay(&a, LONG.into(), reason).await.unwrap();
         assert_eq!(answer, Delayed::Committed);
         assert_eq!(seen(stage, "a").await, Seen::of(Status::Delayed, 0, 0, 0));
     }
@@ -36,11 +38,12 @@ pub(crate) async fn delays_wait_and_are_refused(stage: &impl LedgerStage) {
 pub(crate) async fn unknown_kinds_are_given_up(stage: &impl LedgerStage) {
     let (ledger, a) = (stage.worker(LONG), task("a"));
     let unknown = async |give_up| {
-        ledger.delay(&a, Duration::ZERO, DelayReason::UnknownKind { give_up }).await.unwrap()
+        let wait = Growing::new(LONG, LONG, 0.5);
+        ledger.delay(&a, wait, DelayReason::UnknownKind { give_up }).await.unwrap()
     };
     assert_eq!(unknown(LONG).await, Delayed::Committed);
     assert_eq!(seen(stage, "a").await.status, Status::Delayed);
-    assert_eq!(unknown(LONG).await, Delayed::Committed);
+    assert_ne!(unknown(LONG).await, Delayed::GaveUp);
     eventually("the end of patience", async || {
         (unknown(Duration::from_millis(10)).await == Delayed::GaveUp).then_some(())
     })
@@ -109,4 +112,30 @@ pub(crate) async fn a_task_that_has_waited_keeps_its_payload(stage: &impl Ledger
     assert_eq!((grant.held.fence, grant.crashes), (Fence(2), 1));
     assert_eq!(record(&theirs, &a, &grant.held, success()).await, Recorded::Committed);
     assert_eq!(seen(stage, "a").await, Seen::of(Status::Succeeded, 2, 0, 1));
+}
+
+pub(crate) async fn waits_grow(stage: &impl LedgerStage) {
+    let (ledger, a) = (stage.worker(LONG), task_with("a", "hello", Some("repo")));
+    let short = Duration::from_millis(20);
+    let wait = Growing::new(short, LONG, 1.0);
+    assert_eq!(ledger.delay(&a, wait, DelayReason::Contended).await.unwrap(), Delayed::Committed);
+    // Seen so long ago that half of that is longer than the shortest wait.
+    tokio::time::sleep(8 * short).await;
+    assert_eq!(ledger.delay(&a, wait, DelayReason::Contended).await.unwrap(), Delayed::Committed);
+    tokio::time::sleep(2 * short).await;
+    assert_eq!(claim(&ledger, &a).await, Claimed::Delayed, "four times as long");
+    eventually("its turn", async || match claim(&ledger, &a).await {
+        Claimed::Granted(grant) => Some(grant),
+        _ => None,
+    })
+    .await;
+}
+
+pub(crate) async fn an_unknown_kind_is_told_once(stage: &impl LedgerStage) {
+    let (ledger, a) = (stage.worker(LONG), task("a"));
+    let unknown = DelayReason::UnknownKind { give_up: LONG };
+    let wait = Growing::new(Duration::from_millis(40), LONG, 1.0);
+    assert_eq!(ledger.delay(&a, wait, unknown).await.unwrap(), Delayed::Committed);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert_eq!(ledger.delay(&a, wait, unknown).await.unwrap(), Delayed::Still);
 }

@@ -35,6 +35,11 @@ impl Checker {
         }
     }
 
+    /// A worker learns that its outcome was refused: it runs the task no more.
+    pub(crate) fn refused(&mut self, worker: WorkerId, id: &TaskId) {
+        self.leases.remove(&(worker, id.clone()));
+    }
+
     fn deadline(&self, worker: WorkerId, id: &TaskId) -> Option<Duration> {
         self.leases.get(&(worker, id.clone())).map(|(_, until)| *until)
     }

@@ -15,7 +15,8 @@ impl Checker {
         if let Some((id, _)) = self.decode(entry, raw.clone()) {
             self.brought.insert((worker, id), entry);
         }
-        self.deliveries.insert((worker, entry), self.sequence);
+        // The first time counts, until the entry is given back: it may still be in hand.
+        self.deliveries.entry((worker, entry)).or_insert(self.sequence);
         self.postponed.remove(&(worker, entry));
     }
 
@@ -50,6 +51,7 @@ impl Checker {
     /// A worker leaves an entry for a while, since another one is at its task.
     pub(crate) fn postpones(&mut self, worker: WorkerId, entry: EntryId) {
         self.postponed.insert((worker, entry));
+        self.deliveries.remove(&(worker, entry));
     }
 
     pub(crate) fn pending(&self, entry: EntryId) -> Option<(WorkerId, Duration)> {
@@ -90,5 +92,6 @@ impl Checker {
         {
             self.violate(&format!("2: {entry} of {owner} was given back by {worker}"));
         }
+        self.deliveries.remove(&(worker, entry));
     }
 }

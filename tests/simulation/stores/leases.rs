@@ -6,9 +6,13 @@ use async_trait::async_trait;
 use queue_worker::lease::memory::MemoryLeases;
 use queue_worker::lease::{Acquired, LeaseError, LeaseStore, Lock, Renewal};
 
-use super::super::link::{Link, Side};
+use super::super::link::{Fault, Link, Side};
 use super::super::mutation::Mutation;
 use super::redis_error;
+
+fn lease_error(fault: Fault) -> LeaseError {
+    LeaseError::Redis(redis_error(fault))
+}
 
 pub(super) struct SimLeases {
     pub(super) link: Arc<Link>,
@@ -19,11 +23,6 @@ pub(super) struct SimLeases {
 
 #[async_trait]
 impl LeaseStore for SimLeases {
-    async fn check(&self) -> Result<(), LeaseError> {
-        let answer = self.link.call(Side::Redis, async {}).await;
-        answer.map_err(|fault| redis_error(fault).into())
-    }
-
     async fn acquire(&self, name: &str) -> Result<Acquired, LeaseError> {
         let world = &self.link.world;
         let mut taken = None;
@@ -44,9 +43,13 @@ impl LeaseStore for SimLeases {
                 {
                     self.inner.release(&lock).await?;
                 }
-                Err(redis_error(fault).into())
+                Err(lease_error(fault))
             }
         }
+    }
+
+    async fn check(&self) -> Result<(), LeaseError> {
+        self.link.call(Side::Redis, async {}).await.map_err(lease_error)
     }
 
     async fn release(&self, lock: &Lock) -> Result<(), LeaseError> {
@@ -63,7 +66,7 @@ impl LeaseStore for SimLeases {
             world.check(|checker| checker.unlocked(lock, before));
             answer
         };
-        self.link.call(Side::Redis, release).await.map_err(redis_error)?
+        self.link.call(Side::Redis, release).await.map_err(lease_error)?
     }
 
     async fn renew(&self, locks: &[Lock]) -> Result<Vec<Renewal>, LeaseError> {
@@ -85,6 +88,6 @@ impl LeaseStore for SimLeases {
             world.check(|checker| checker.relocked(&all, &before));
             Ok(answers)
         };
-        self.link.call(Side::Redis, renew).await.map_err(redis_error)?
+        self.link.call(Side::Redis, renew).await.map_err(lease_error)?
     }
 }

@@ -12,18 +12,21 @@ use queue_worker::ledger::{
     Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError, Performed,
     Pruned, Recorded, Retention, Status,
 };
+use queue_worker::protocol::backoff::Growing;
 use queue_worker::queue::Queue;
 use queue_worker::queue::memory::MemoryQueue;
+use tokio::sync::oneshot;
 
 use super::super::link::{Link, Side};
 use super::super::mutation::Mutation;
 use super::super::world::MAX_CRASHES;
 use super::{Brought, ledger_error};
 
+#[derive(Clone)]
 pub(super) struct SimLedger {
     pub(super) link: Arc<Link>,
-    pub(super) inner: MemoryLedger,
-    pub(super) queue: MemoryQueue,
+    pub(super) inner: Arc<MemoryLedger>,
+    pub(super) queue: Arc<MemoryQueue>,
     pub(super) brought: Brought,
 }
 
@@ -145,20 +148,62 @@ impl SimLedger {
         }
         answer
     }
+
+    async fn apply_perform(&self, performing: Performing) -> Result<Performed, LedgerError> {
+        let Performing { task, held, effect, timeout } = performing;
+        let world = &self.link.world;
+        let under = held.as_ref().map(|grant| grant.held.fence);
+        let unfenced = held.map(|grant| Grant {
+            held: if world.is(Mutation::NoFenceInPerform) {
+                self.unfenced(&grant.held)
+            } else {
+                grant.held.clone()
+            },
+            ..grant
+        });
+        let mut answer = self.inner.perform(&task, unfenced.as_ref(), &effect, timeout).await;
+        world.check(|checker| checker.ends(self.link.worker, &task.id));
+        if world.is(Mutation::NoFenceInPerform) && matches!(answer, Ok(Performed::Stale)) {
+            world.tables.edit(&task.id, |row| row.status = Status::Succeeded);
+            answer = Ok(Performed::Committed);
+        }
+        world.note(
+            self.link.worker,
+            format_args!("performs {} under {under:?}: {answer:?}", task.id),
+        );
+        world.judge();
+        if let (Some(under), Ok(Performed::Committed)) = (under, &answer) {
+            world.check(|checker| checker.committed(&task.id, under));
+        }
+        answer
+    }
 }
 
-/// An effect of a claimed task that is under way. A worker that gives it up leaves a transaction
-/// behind that its fence no longer lets commit.
+/// What an effect is to be applied to. It goes on to its end when its caller has gone, as the
+/// committers of the real ledger do.
+struct Performing {
+    task: Arc<Task>,
+    held: Option<Grant>,
+    effect: Arc<dyn Effect>,
+    timeout: Duration,
+}
+
+/// Somebody waits for the end of an effect.
 struct Active<'a> {
     link: &'a Arc<Link>,
-    task: &'a Task,
+    id: &'a TaskId,
+}
+
+impl<'a> Active<'a> {
+    fn start(link: &'a Arc<Link>, task: &'a Task) -> Self {
+        link.world.check(|checker| checker.starts(link, task));
+        Self { link, id: &task.id }
+    }
 }
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
-        if !self.link.is_dead() {
-            self.link.world.check(|checker| checker.ends(self.link.worker, &self.task.id));
-        }
+        self.link.world.check(|checker| checker.ends(self.link.worker, self.id));
     }
 }
 
@@ -191,7 +236,11 @@ impl Ledger for SimLedger {
             verdict => verdict,
         };
         let record = self.apply_record(task, held, verdict);
-        self.link.call(Side::Postgres, record).await.map_err(ledger_error)?
+        let answer = self.link.call(Side::Postgres, record).await.map_err(ledger_error)?;
+        if matches!(answer, Ok(Recorded::Stale)) {
+            self.link.world.check(|checker| checker.refused(self.link.worker, &task.id));
+        }
+        answer
     }
 
     async fn perform(
@@ -201,51 +250,37 @@ impl Ledger for SimLedger {
         effect: &Arc<dyn Effect>,
         timeout: Duration,
     ) -> Result<Performed, LedgerError> {
-        let world = &self.link.world;
-        let _active = held.map(|_| {
-            world.check(|checker| checker.starts(&self.link, task));
-            Active { link: &self.link, task }
-        });
-        let perform = async {
-            let unfenced = held.map(|grant| Grant {
-                held: if world.is(Mutation::NoFenceInPerform) {
-                    self.unfenced(&grant.held)
-                } else {
-                    grant.held.clone()
-                },
-                ..grant.clone()
-            });
-            let mut answer = self.inner.perform(task, unfenced.as_ref(), effect, timeout).await;
-            world.check(|checker| checker.ends(self.link.worker, &task.id));
-            if world.is(Mutation::NoFenceInPerform) && matches!(answer, Ok(Performed::Stale)) {
-                world.tables.edit(&task.id, |row| row.status = Status::Succeeded);
-                answer = Ok(Performed::Committed);
-            }
-            let under = held.map(|grant| grant.held.fence);
-            world.note(
-                self.link.worker,
-                format_args!("performs {} under {under:?}: {answer:?}", task.id),
-            );
-            world.judge();
-            if let (Some(under), Ok(Performed::Committed)) = (under, &answer) {
-                world.check(|checker| checker.committed(&task.id, under));
-            }
-            answer
+        let under = held.map(|grant| grant.held.fence);
+        let _active = under.map(|_| Active::start(&self.link, task));
+        let performing = Performing {
+            task: Arc::clone(task),
+            held: held.cloned(),
+            effect: Arc::clone(effect),
+            timeout,
         };
-        let answer = self.link.call(Side::Postgres, perform).await.map_err(ledger_error);
-        answer?
+        let (reply, answer) = oneshot::channel();
+        let this = self.clone();
+        self.link.spawn(async move {
+            let perform = this.apply_perform(performing);
+            let _ = reply.send(this.link.call(Side::Postgres, perform).await);
+        });
+        match answer.await {
+            Ok(answer) => answer.map_err(ledger_error)?,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     async fn delay(
         &self,
         task: &Arc<Task>,
-        delay: Duration,
+        wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
         let world = &self.link.world;
-        let wait = async {
-            let answer = self.inner.delay(task, delay, reason).await;
-            if world.is(Mutation::DelayWithoutPayload) && matches!(answer, Ok(Delayed::Committed)) {
+        let delay = async {
+            let answer = self.inner.delay(task, wait, reason).await;
+            let committed = matches!(answer, Ok(Delayed::Committed | Delayed::Still));
+            if world.is(Mutation::DelayWithoutPayload) && committed {
                 world.tables.edit(&task.id, |row| row.payload = None);
             }
             world.note(
@@ -255,7 +290,7 @@ impl Ledger for SimLedger {
             world.judge();
             answer
         };
-        self.link.call(Side::Postgres, wait).await.map_err(ledger_error)?
+        self.link.call(Side::Postgres, delay).await.map_err(ledger_error)?
     }
 
     async fn condemn(&self, task: &Arc<Task>) -> Result<Recorded, LedgerError> {
@@ -334,7 +369,16 @@ impl Ledger for SimLedger {
     }
 
     async fn find_strays(&self) -> Result<u64, LedgerError> {
-        self.link.call(Side::Postgres, self.inner.find_strays()).await.map_err(ledger_error)?
+        let world = &self.link.world;
+        let look = async {
+            let strays = self.inner.find_strays().await?;
+            if strays > 0 {
+                world.note(self.link.worker, format_args!("finds {strays} strays"));
+            }
+            world.judge();
+            Ok(strays)
+        };
+        self.link.call(Side::Postgres, look).await.map_err(ledger_error)?
     }
 
     async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError> {

@@ -51,8 +51,8 @@ pub(crate) fn stores(link: &Arc<Link>) -> Stores {
         }),
         ledger: Arc::new(SimLedger {
             link: Arc::clone(link),
-            inner: MemoryLedger::new(world.tables.clone(), options),
-            queue: queue(),
+            inner: Arc::new(MemoryLedger::new(world.tables.clone(), options)),
+            queue: Arc::new(queue()),
             brought,
         }),
     }

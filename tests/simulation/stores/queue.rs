@@ -52,6 +52,10 @@ impl Queue for SimQueue {
         self.link.call(Side::Redis, async {}).await.map_err(redis_error)
     }
 
+    async fn check_writes(&self) -> Result<(), QueueError> {
+        self.link.call(Side::Redis, async {}).await.map_err(redis_error)
+    }
+
     async fn fetch(
         &self,
         queue: &QueueName,

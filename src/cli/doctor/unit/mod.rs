@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) open_files: Option<u64>,
     /// The state directory, where systemd makes it.
     pub(super) state_dir: Option<PathBuf>,
+    /// The worker, where one runs.
+    pub(super) main_pid: Option<u32>,
 }
 
 /// Looks at the units that match and read this configuration; at all that match if none does.
@@ -45,6 +47,7 @@ pub(super) async fn look(pattern: &str, config: &Config, path: &Path) -> (Vec<Fi
     let known = Known {
         open_files: units.iter().filter_map(|unit| unit.open_files).min(),
         state_dir: units.iter().find_map(|unit| unit.state_directories.first()).map(state_dir),
+        main_pid: units.iter().map(|unit| unit.main_pid).find(|pid| *pid != 0),
     };
     (units.iter().map(|unit| judge(unit, config, path, &stores)).collect(), known)
 }
