@@ -643,11 +643,12 @@ fn a_secret_shows_nowhere() {
     }
 }
 
-/// A file in which every key of the reference has a place: all three types of handlers.
+/// A file in which every key of the reference has a place: all types of handlers.
 const FULL: &str = "[[queue]]\nname = \"NAME\"\n\
     [handler.exec]\ntype = \"exec\"\ncommand = [\"/bin/true\"]\n\
     [handler.sql]\ntype = \"sql\"\nstatement = \"SELECT 1\"\n\
-    [handler.http]\ntype = \"http\"\nurl = \"http://h/\"\n";
+    [handler.http]\ntype = \"http\"\nurl = \"http://h/\"\n\
+    [handler.git-analysis]\ntype = \"git-analysis\"\n";
 
 /// Another value than the default, as a variable has it.
 fn other_value(key: &str, kind: &str) -> &'static str {
@@ -663,6 +664,11 @@ fn other_value(key: &str, kind: &str) -> &'static str {
         ("postgres.url", _) => "postgres://h/d",
         ("redis.url", _) => "redis://h/1",
         ("log.level", _) => "debug",
+        ("handler.KIND.memory_max" | "handler.KIND.fetch_memory_max", _) => "96MiB",
+        ("handler.KIND.mirrors_max", _) => "96GiB",
+        ("handler.KIND.protocols", _) => "[\"http\"]",
+        ("handler.KIND.hosts", _) => "[\"example.org\"]",
+        ("handler.KIND.trusted_paths", _) => "[\"/some/where\"]",
         (_, "a duration") => "800ms",
         (_, "a size") => "1MiB",
         (_, "a whole number") => "7",
@@ -781,7 +787,7 @@ fn the_examples_of_the_default_file_load_too() {
         .collect();
     let config = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let types: Vec<_> = config.handlers.values().map(|h| h.action.type_name()).collect();
-    assert_eq!(types, ["sql", "http", "exec"]);
+    assert_eq!(types, ["sql", "git-analysis", "http", "exec"]);
 }
 
 #[test]
@@ -823,5 +829,52 @@ fn the_pages_are_for_this_machine_unless_told_otherwise() {
         parse(&text).expect_err("reachable from outside");
         let config = parse(&format!("{text}allow_remote = true\n"));
         config.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+const COMMITS: &str = "[handler.commits]\ntype = \"git-analysis\"\n";
+
+#[test]
+fn a_handler_of_commits_has_time_to_clone() {
+    let timeout = |text: &str| {
+        let config = parse(&format!("{QUEUE}{COMMITS}{text}")).expect("a configuration");
+        config.handlers.values().next().expect("a handler").common.timeout
+    };
+    assert_eq!(timeout(""), Duration::from_secs(30 * 60));
+    assert_eq!(timeout("timeout = \"60s\"\n"), Duration::from_secs(60));
+    let text = format!("{QUEUE}{COMMITS}credential_files = {{ \"example.org\" = \"git\" }}\n");
+    let config = parse_with(&text, &[("CREDENTIALS_DIRECTORY", "/creds")]).expect("good");
+    let HandlerAction::Git(git) = &config.handlers.values().next().expect("a handler").action
+    else {
+        panic!("not git")
+    };
+    assert_eq!(git.credential_files["example.org"], "/creds/git");
+}
+
+#[test]
+fn mistakes_about_commits_are_named() {
+    for (line, key) in [
+        ("batch = 0", "batch"),
+        ("batch = 257", "batch"),
+        ("protocols = []", "protocols"),
+        ("protocols = [\"ext\"]", "protocols"),
+        ("hosts = []", "hosts"),
+        ("hosts = [\"https://example.org\"]", "hosts"),
+        ("credential_files = { \"a/b\" = \"/x\" }", "credential_files"),
+        ("trusted_paths = [\"x\"]", "trusted_paths"),
+        ("mirrors = \"x\"", "mirrors"),
+        ("program = \"no-such-git\"", "program"),
+        ("program = \"bin/git\"", "program"),
+        ("commit_timeout = \"2h\"", "commit_timeout"),
+        ("memory_max = \"1MiB\"", "memory_max"),
+        ("repository_max = \"1B\"", "repository_max"),
+        ("mirrors_max = \"2GiB\"", "mirrors_max"),
+        ("files_max = 0", "files_max"),
+        ("ssh_command = \" \"", "ssh_command"),
+        ("environment = { \"a=b\" = \"c\" }", "environment"),
+        ("depth = 1", "depth"),
+    ] {
+        let error = parse(&format!("{QUEUE}{COMMITS}{line}\n")).expect_err(line).to_string();
+        assert!(error.contains(&format!("handler.commits.{key}")), "{line}: {error}");
     }
 }

@@ -167,7 +167,7 @@ async fn retry_after_is_honoured_in_both_forms_and_bounded() {
         let result = server.exchange(&response("503 Busy", &header, "")).await;
         match result.unwrap_err().class {
             FailureClass::Retry { after } => after,
-            FailureClass::ForGood => panic!("for good"),
+            other @ (FailureClass::ForGood | FailureClass::Postponed { .. }) => panic!("{other:?}"),
         }
     };
     assert_eq!(after("17").await, Some(Duration::from_secs(17)));

@@ -118,13 +118,15 @@ let
           exec = "command";
           sql = "statement";
           http = "url";
+          git-analysis = null;
         };
         key = needed.${handler.type};
       in
       {
-        assertion = handler.${key} != null && handler.${key} != [ ] && handler.${key} != "";
+        assertion =
+          key == null || (handler.${key} != null && handler.${key} != [ ] && handler.${key} != "");
         message = ''
-          ${name' name}.handlers.${kind}: type = "${handler.type}" needs ${key}${
+          ${name' name}.handlers.${kind}: type = "${handler.type}" needs ${toString key}${
             lib.optionalString (
               handler.type == "exec"
             ) '': the program and its arguments, such as [ "''${pkgs.hello}/bin/hello" ]''

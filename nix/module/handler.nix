@@ -13,11 +13,13 @@ in
         "exec"
         "sql"
         "http"
+        "git-analysis"
       ];
       example = "exec";
       description = ''
         What a task of this kind does: run a program (`exec`), a statement in the transaction that
-        records the success (`sql`), or a POST request (`http`).
+        records the success (`sql`), a POST request (`http`), or analyse commits (`git-analysis`,
+        which needs git, and openssh for ssh, in `extraPackages`).
       '';
     };
 

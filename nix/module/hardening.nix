@@ -1,9 +1,10 @@
 # What a worker may not do, as lines of its unit that a user can override one by one.
 #
-# A worker without `exec` handlers starts no program, so that nearly everything can be taken from it.
-# With them it has to leave room for arbitrary programs: all system calls but those that only an
-# administrator needs, memory that is both writable and executable (JIT compilers), the whole of /proc,
-# a view on other users' files, and the control groups, of which it makes one for each task.
+# A worker without `exec` and `git-analysis` handlers starts no program, so that nearly everything can
+# be taken from it. With them it has to leave room for arbitrary programs: all system calls but those
+# that only an administrator needs, memory that is both writable and executable (JIT compilers), the
+# whole of /proc, a view on other users' files, and the control groups, of which it makes one for each
+# task.
 { lib, exec }:
 lib.mapAttrs (_: lib.mkDefault) (
   {

@@ -203,7 +203,7 @@ in
       type = types.listOf types.package;
       default = [ ];
       example = lib.literalExpression "[ pkgs.git pkgs.ffmpeg-headless ]";
-      description = "Packages on the PATH of `exec` handlers.";
+      description = "Packages on the PATH of `exec` and `git-analysis` handlers.";
     };
 
     user = mkOption {

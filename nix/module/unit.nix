@@ -17,9 +17,14 @@
 let
   program = lib.getExe cfg.package;
   path = "/etc/queue-worker/${name}.toml";
-  execHandlers = lib.filterAttrs (_: handler: handler.type or "" == "exec") (
-    instance.settings.handler or { }
-  );
+  # Those that start programs.
+  execHandlers = lib.filterAttrs (
+    _: handler:
+    builtins.elem (handler.type or "") [
+      "exec"
+      "git-analysis"
+    ]
+  ) (instance.settings.handler or { });
   background = instance.onSwitch == "background";
 
   # What a reload cannot apply (src/config/reload.rs): a change of it restarts the worker.

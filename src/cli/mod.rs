@@ -14,6 +14,8 @@ mod dev;
 mod doctor;
 mod drill;
 mod enqueue;
+mod git;
+mod invented;
 mod man;
 mod migrate;
 mod run;
@@ -72,6 +74,7 @@ enum Command {
     Status(status::Status),
     Tasks(tasks::Tasks),
     Dead(dead::Dead),
+    Git(git::Git),
     Doctor(doctor::Doctor),
     Dev(dev::Dev),
     Demo(demo::Demo),
@@ -91,6 +94,7 @@ impl Command {
             Self::Status(status) => block_on(status.run(global)),
             Self::Tasks(tasks) => block_on(tasks.run(global)),
             Self::Dead(dead) => block_on(dead.run(global)),
+            Self::Git(git) => block_on(git.run(global)),
             Self::Doctor(doctor) => block_on(doctor.run(global)),
             Self::Dev(dev) => block_on(dev.run()),
             Self::Demo(demo) => demo.run(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use toml::Value;
 
+use super::git::{GitSettings, TIMEOUT as GIT_TIMEOUT};
 use super::leaf::{Leaf, Refusal};
 use super::reader::Reader;
 use super::secret::{Secret, SecretError};
@@ -127,6 +128,8 @@ pub enum HandlerAction {
     Sql(SqlSettings),
     /// `type = "http"`
     Http(HttpSettings),
+    /// `type = "git-analysis"`
+    Git(Box<GitSettings>),
 }
 
 impl HandlerAction {
@@ -136,6 +139,7 @@ impl HandlerAction {
             Self::Exec(_) => "exec",
             Self::Sql(_) => "sql",
             Self::Http(_) => "http",
+            Self::Git(_) => "git-analysis",
         }
     }
 }
@@ -162,6 +166,7 @@ enum HandlerType {
     Exec,
     Sql,
     Http,
+    Git,
 }
 
 impl Leaf for HandlerType {
@@ -173,8 +178,9 @@ impl Leaf for HandlerType {
             Some("exec") => Ok(Self::Exec),
             Some("sql") => Ok(Self::Sql),
             Some("http") => Ok(Self::Http),
+            Some("git-analysis") => Ok(Self::Git),
             _ => Err(Refusal {
-                remedy: r#"write "exec", "sql" or "http""#.to_owned(),
+                remedy: r#"write "exec", "sql", "http" or "git-analysis""#.to_owned(),
                 ..Refusal::wrong_type::<Self>(value)
             }),
         }
@@ -193,12 +199,20 @@ impl HandlerSettings {
     /// Reads one handler's table to its end.
     pub(super) fn read(mut reader: Reader<'_>) -> Option<Self> {
         let kind = reader.required::<HandlerType>("type");
-        let common = HandlerCommon::read(&mut reader);
+        let has_timeout = reader.has("timeout");
+        let mut common = HandlerCommon::read(&mut reader);
         // Without a type nobody can say which of the other keys are unknown.
         let action = match kind? {
             HandlerType::Exec => ExecSettings::read(&mut reader).map(HandlerAction::Exec),
             HandlerType::Sql => SqlSettings::read(&mut reader).map(HandlerAction::Sql),
             HandlerType::Http => HttpSettings::read(&mut reader).map(HandlerAction::Http),
+            HandlerType::Git => {
+                if let Some(common) = common.as_mut().filter(|_| !has_timeout) {
+                    common.timeout = GIT_TIMEOUT;
+                }
+                let settings = GitSettings::read(&mut reader);
+                settings.map(|settings| HandlerAction::Git(Box::new(settings)))
+            }
         };
         reader.finish();
         Some(Self { common: common?, action: action? })
@@ -211,9 +225,14 @@ impl HandlerSettings {
             (HandlerAction::Exec(old), HandlerAction::Exec(new)) => old.changed(new),
             (HandlerAction::Sql(old), HandlerAction::Sql(new)) => old.changed(new),
             (HandlerAction::Http(old), HandlerAction::Http(new)) => old.changed(new),
-            (HandlerAction::Exec(_) | HandlerAction::Sql(_) | HandlerAction::Http(_), _) => {
-                vec!["type"]
-            }
+            (HandlerAction::Git(old), HandlerAction::Git(new)) => old.changed(new),
+            (
+                HandlerAction::Exec(_)
+                | HandlerAction::Sql(_)
+                | HandlerAction::Http(_)
+                | HandlerAction::Git(_),
+                _,
+            ) => vec!["type"],
         });
         names
     }

@@ -189,9 +189,15 @@ fn resolve_credentials(config: &mut Config, directory: &Path) {
     config.postgres.password_file.as_mut().map(resolve);
     config.lease.password_file.as_mut().map(resolve);
     for handler in config.handlers.values_mut() {
-        let HandlerAction::Http(http) = &mut handler.action else { continue };
-        http.bearer_file.as_mut().map(resolve);
-        for path in http.header_files.values_mut() {
+        let files = match &mut handler.action {
+            HandlerAction::Http(http) => {
+                http.bearer_file.as_mut().map(resolve);
+                &mut http.header_files
+            }
+            HandlerAction::Git(git) => &mut git.credential_files,
+            HandlerAction::Exec(_) | HandlerAction::Sql(_) => continue,
+        };
+        for path in files.values_mut() {
             *path = directory.join(&*path).to_string_lossy().into_owned();
         }
     }

@@ -10,6 +10,7 @@ mod duration;
 mod environment;
 mod error;
 mod file;
+mod git;
 mod handlers;
 mod leaf;
 mod load;
@@ -27,6 +28,7 @@ mod validate;
 pub use duration::{format_duration, parse_duration};
 pub use environment::{Environment, VARIABLE_PREFIX};
 pub use error::{ConfigError, Problem};
+pub use git::GitSettings;
 pub use handlers::{
     ExecSettings, HandlerAction, HandlerCommon, HandlerSettings, HttpSettings, SqlSettings,
 };

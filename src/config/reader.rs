@@ -139,6 +139,11 @@ impl<'a> Reader<'a> {
         self.table.remove(name)
     }
 
+    /// Whether a key that was not read yet is there.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.table.contains_key(name)
+    }
+
     /// Where problems go.
     pub(super) fn findings(&mut self) -> &mut Findings {
         self.findings

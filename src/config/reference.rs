@@ -4,7 +4,9 @@
 
 use std::fmt::Write;
 
+use super::duration::format_duration;
 use super::environment::VARIABLE_PREFIX;
+use super::git::{GitSettings, TIMEOUT as GIT_TIMEOUT};
 use super::handlers::{ExecSettings, HandlerCommon, HttpSettings, SqlSettings};
 use super::leaf::Leaf;
 use super::secret::Secret;
@@ -68,10 +70,11 @@ const BEFORE_HANDLERS: [Part; 6] = [
     part::<QueueSettings>("[[queue]]", "queue.NAME"),
 ];
 const COMMON: Part = part::<HandlerCommon>("[handler.KIND]", "handler.KIND");
-const HANDLERS: [Part; 3] = [
+const HANDLERS: [Part; 4] = [
     handler::<ExecSettings>("exec"),
     handler::<SqlSettings>("sql"),
     handler::<HttpSettings>("http"),
+    handler::<GitSettings>("git-analysis"),
 ];
 const AFTER_HANDLERS: [Part; 4] = [
     part::<UnknownKindSettings>("[unknown_kind]", "unknown_kind"),
@@ -123,12 +126,18 @@ pub fn default_toml() -> String {
         let _ = write!(text, "\n{}{}\n", comment(part.docs, "# "), part.header);
         push_fields(&mut text, part, "");
     }
-    for (part, kind) in HANDLERS.iter().zip(["resize", "account", "notify"]) {
+    for (part, kind) in HANDLERS.iter().zip(["resize", "account", "notify", "commits"]) {
         let name = part.handler_type.unwrap_or_default();
         let _ =
             write!(text, "\n{}# [handler.{kind}]\n# type = \"{name}\"\n", comment(part.docs, "# "));
         push_fields(&mut text, part, "# ");
-        push_fields(&mut text, &COMMON, "# ");
+        let mut common = String::new();
+        push_fields(&mut common, &COMMON, "# ");
+        if name == "git-analysis" {
+            let timeout = |time| format!("timeout = \"{}\"", format_duration(time));
+            common = common.replace(&timeout(HandlerCommon::new().timeout), &timeout(GIT_TIMEOUT));
+        }
+        text.push_str(&common);
     }
     for part in &AFTER_HANDLERS {
         let _ = write!(text, "\n{}{}\n", comment(part.docs, "# "), part.header);
@@ -171,6 +180,9 @@ fn example(field: &Field) -> &'static str {
         "memory_max" => "\"512MiB\"",
         "pids_max" => "64",
         "cpu_weight" => "50",
+        "mirrors" => "\"/var/lib/queue-worker/git\"",
+        "hosts" => "[\"example.org\", \".internal\"]",
+        "ssh_command" => "\"ssh -i /run/secrets/deploy-key\"",
         _ => field.example,
     }
 }
@@ -242,8 +254,8 @@ pub fn reference_md() -> String {
     }
     push_table(&mut page, "`[handler.KIND]`", &COMMON);
     page.push_str(
-        "\nThe key `type` is required: `\"exec\"`, `\"sql\"` or `\"http\"`. It decides which of the \
-         following keys there are.\n",
+        "\nThe key `type` is required: `\"exec\"`, `\"sql\"`, `\"http\"` or `\"git-analysis\"`. It \
+         decides which of the following keys there are.\n",
     );
     for part in &HANDLERS {
         let name = part.handler_type.unwrap_or_default();

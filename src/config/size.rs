@@ -31,6 +31,11 @@ impl ByteSize {
         Self(count << 20)
     }
 
+    /// A size in GiB.
+    pub const fn gib(count: u64) -> Self {
+        Self(count << 30)
+    }
+
     /// The number of bytes.
     pub fn bytes(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)

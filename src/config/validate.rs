@@ -52,7 +52,7 @@ const REDIS_SCHEMES: [&str; 9] = [
 const WITH_SENTINEL: bool = cfg!(feature = "sentinel");
 
 /// Where execvp(3) looks without PATH.
-const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
+pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
 /// What is wrong with a URL of Sentinels, and the remedy.
 fn sentinel_problem(url: &ServerUrl, supported: bool) -> Option<(&'static str, &'static str)> {
@@ -358,6 +358,7 @@ impl Rules<'_> {
                 }
             }
             HandlerAction::Http(http) => self.http(key, http),
+            HandlerAction::Git(git) => self.git(key, common, git, environment.get("PATH")),
         }
     }
 
@@ -466,7 +467,7 @@ impl Rules<'_> {
 }
 
 /// Whether an executable file of that name is in one of the directories.
-fn on_path(program: &str, path: &OsStr) -> bool {
+pub(super) fn on_path(program: &str, path: &OsStr) -> bool {
     std::env::split_paths(path).filter(|directory| directory.is_absolute()).any(|directory| {
         let found = std::fs::metadata(directory.join(program));
         found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

@@ -12,6 +12,12 @@ pub enum FailureClass {
     },
     /// No attempt can succeed.
     ForGood,
+    /// Something else is in the way, and the task is not to blame: it runs again after this time, and
+    /// no attempt is burnt.
+    Postponed {
+        /// How long to wait.
+        after: std::time::Duration,
+    },
 }
 
 /// A task went wrong: a value that is stored with the task.
@@ -42,6 +48,11 @@ impl Failure {
     /// A failure that no further attempt can mend.
     pub fn for_good(message: impl Into<String>) -> Self {
         Self { class: FailureClass::ForGood, ..Self::retry(message) }
+    }
+
+    /// A wait for something that the task is not to blame for.
+    pub fn postponed(message: impl Into<String>, after: std::time::Duration) -> Self {
+        Self { class: FailureClass::Postponed { after }, ..Self::retry(message) }
     }
 
     /// The same failure with the status that led to it.
@@ -83,6 +94,14 @@ pub enum Verdict {
     /// It failed and runs again after `delay`: burns an attempt, sets crashes to 0.
     Retry {
         /// What went wrong.
+        failure: Failure,
+        /// From now, by the database's clock.
+        delay: std::time::Duration,
+    },
+    /// It could not go on, through no fault of its own, and runs again after `delay`: burns no
+    /// attempt, sets crashes to 0.
+    Postponed {
+        /// What was in the way.
         failure: Failure,
         /// From now, by the database's clock.
         delay: std::time::Duration,

@@ -6,6 +6,7 @@
 
 mod blame;
 pub mod exec;
+pub mod git;
 pub mod http;
 pub mod native;
 pub mod registry;

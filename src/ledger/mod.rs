@@ -12,7 +12,8 @@ mod postgres;
 pub use connection::EffectConnection;
 pub use postgres::{
     Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
-    RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate,
+    RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate, migrate_schema,
+    session,
 };
 
 use std::sync::Arc;

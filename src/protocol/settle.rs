@@ -42,6 +42,9 @@ pub fn verdict(
     };
     match failure.class {
         FailureClass::ForGood => Verdict::Failed { failure },
+        FailureClass::Postponed { after } => {
+            Verdict::Postponed { failure, delay: after.min(MAX_ASKED_DELAY) }
+        }
         FailureClass::Retry { .. } if attempt >= policy.max_attempts => Verdict::Failed { failure },
         FailureClass::Retry { after } => {
             let delay = match after {
@@ -115,6 +118,17 @@ mod tests {
     fn for_good_is_for_good() {
         let failure = Failure::for_good("x");
         assert_eq!(judge(Some(Err(failure.clone())), None, 1), Verdict::Failed { failure });
+    }
+
+    #[test]
+    fn what_is_postponed_has_its_last_attempt_still_before_it() {
+        let failure = Failure::postponed("x", Duration::from_secs(7));
+        let delay = Duration::from_secs(7);
+        let expected = Verdict::Postponed { failure: failure.clone(), delay };
+        assert_eq!(judge(Some(Err(failure)), None, 3), expected);
+        let failure = Failure::postponed("x", Duration::from_secs(1_000_000));
+        let end = judge(Some(Err(failure)), None, 1);
+        assert!(matches!(end, Verdict::Postponed { delay, .. } if delay == MAX_ASKED_DELAY));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::config::{
 };
 use crate::connection::{PasswordSource, RedisTarget, TargetError};
 use crate::domain::WorkerId;
+use crate::handler::git::GitStores;
+use crate::handler::git::results::Results;
 use crate::lease::{LeaseStore, QuorumLeaseOptions, QuorumLeases, RedisLeaseOptions, RedisLeases};
 use crate::ledger::{PostgresLedger, PostgresOptions, Retention};
 use crate::protocol::quorum::Retry;
@@ -81,6 +83,32 @@ pub(super) fn stores(
         leases: leases(config, target, clock)?,
         ledger: Arc::new(PostgresLedger::new(ledger_options(config, worker)?)),
     })
+}
+
+/// What tasks about commits need beside git.
+pub(super) fn git_stores(config: &Config, clock: Clock) -> Result<GitStores, BuildError> {
+    let target = redis_target(&config.redis)?;
+    let queue = RedisQueueOptions {
+        call_timeout: config.redis.call_timeout,
+        ..RedisQueueOptions::new(target.clone(), WorkerId::random())
+    };
+    Ok(GitStores {
+        queue: Arc::new(RedisQueue::new(queue)),
+        leases: leases(config, target, clock)?,
+        results: Arc::new(git_results(config)?),
+    })
+}
+
+fn git_results(config: &Config) -> Result<Results, sqlx::Error> {
+    let connect = postgres_connect(&config.postgres)?;
+    let password = postgres_password(&config.postgres);
+    Ok(Results::new(&connect, Some(password), config.postgres.pool_size as usize))
+}
+
+/// What is known of commits, in the Postgres of the configuration, for a person's questions.
+pub fn git_report_results(config: &Config) -> Result<Results, sqlx::Error> {
+    let connect = postgres_connect(&config.postgres)?;
+    Ok(Results::for_reports(&connect, Some(postgres_password(&config.postgres))))
 }
 
 /// Where the locks are: on the lock nodes if there are any, else in the Redis of the streams.

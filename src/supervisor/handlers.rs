@@ -1,13 +1,22 @@
 //! From `[handler.KIND]` to what runs the kind.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::build;
 use super::confinement::{Confinement, limits};
 use super::start::StartError;
-use crate::config::{Config, ExecSettings, HandlerAction, HandlerSettings, HttpSettings, Secret};
+use crate::clock::Clock;
+use crate::config::{
+    ByteSize, Config, ExecSettings, GitSettings, HandlerAction, HandlerSettings, HttpSettings,
+    Secret,
+};
 use crate::domain::Kind;
 use crate::handler::Handler;
 use crate::handler::exec::{ExecHandler, ExecOptions};
+use crate::handler::git::{
+    Access, EngineLimits, GitHandler, GitHandlerOptions, GitOptions, MirrorLimits, SourcePolicy,
+};
 use crate::handler::http::{HeaderSource, HttpHandler, HttpOptions};
 use crate::handler::registry::{EntryOptions, Registry};
 use crate::handler::sql::{SqlEffect, SqlOptions};
@@ -20,7 +29,7 @@ pub(super) fn registry(
 ) -> Result<Registry, StartError> {
     let mut builder = Registry::builder().with(native);
     for (kind, settings) in &config.handlers {
-        let handler = handler(kind, settings, confinement)?;
+        let handler = handler(kind, settings, config, confinement)?;
         builder = builder.handler(kind.as_str(), rules(settings, config), handler);
     }
     confinement.warn(config);
@@ -30,7 +39,9 @@ pub(super) fn registry(
 fn rules(settings: &HandlerSettings, config: &Config) -> EntryOptions {
     let kill_after = match &settings.action {
         HandlerAction::Exec(exec) => exec.kill_after,
-        HandlerAction::Sql(_) | HandlerAction::Http(_) => config.drain.kill_after,
+        HandlerAction::Sql(_) | HandlerAction::Http(_) | HandlerAction::Git(_) => {
+            config.drain.kill_after
+        }
     };
     EntryOptions { timeout: settings.common.timeout, policy: settings.retry(), kill_after }
 }
@@ -38,6 +49,7 @@ fn rules(settings: &HandlerSettings, config: &Config) -> EntryOptions {
 fn handler(
     kind: &Kind,
     settings: &HandlerSettings,
+    config: &Config,
     confinement: &Confinement,
 ) -> Result<Handler, StartError> {
     let refused = |message: String| StartError::Handlers(format!("handler.{kind}: {message}"));
@@ -54,6 +66,20 @@ fn handler(
         HandlerAction::Http(http) => {
             let handler = HttpHandler::new(request(http));
             Handler::External(Arc::new(handler.map_err(|error| refused(error.to_string()))?))
+        }
+        HandlerAction::Git(git) => {
+            let options = GitHandlerOptions {
+                git: git_options(git, settings.common.timeout, config),
+                batch: git.batch,
+                lease: config.lease.ttl,
+                heartbeat: config.lease.heartbeat,
+            };
+            let config = config.clone();
+            // Connections stay on the runtime that makes them, the handlers'.
+            let connect = move || {
+                build::git_stores(&config, Clock::System).map_err(|error| error.to_string())
+            };
+            Handler::External(Arc::new(GitHandler::new(options, connect)))
         }
     })
 }
@@ -82,5 +108,45 @@ fn request(settings: &HttpSettings) -> HttpOptions {
         connect_timeout: settings.connect_timeout,
         result_cap: settings.response_cap.bytes(),
         ..HttpOptions::new(settings.url.expose().clone())
+    }
+}
+
+/// What the settings of a handler of commits come to; fetches and waits end with the task's time.
+pub fn git_options(settings: &GitSettings, timeout: Duration, config: &Config) -> GitOptions {
+    let bytes = |size: ByteSize| size.bytes() as u64;
+    let root = settings.mirrors.clone().unwrap_or_else(|| config.worker.state_dir.join("git"));
+    GitOptions {
+        program: settings.program.clone(),
+        sources: SourcePolicy {
+            protocols: settings.protocols.clone(),
+            hosts: settings.hosts.clone(),
+            trusted_paths: settings.trusted_paths.iter().map(Into::into).collect(),
+        },
+        access: Access {
+            credentials: settings
+                .credential_files
+                .iter()
+                .map(|(host, file)| (host.clone(), file.into()))
+                .collect(),
+            ssh_command: settings.ssh_command.clone(),
+            environment: settings.environment.clone(),
+        },
+        engine: EngineLimits {
+            memory: bytes(settings.memory_max),
+            commit_time: settings.commit_timeout,
+            output: bytes(settings.output_max),
+            files: settings.files_max,
+            ..EngineLimits::default()
+        },
+        mirrors: MirrorLimits {
+            fetch_memory: bytes(settings.fetch_memory_max),
+            fetch_time: timeout,
+            lock_time: timeout,
+            repository: bytes(settings.repository_max),
+            total: bytes(settings.mirrors_max),
+            free: bytes(settings.disk_free),
+            pin_time: settings.pin_for,
+        },
+        ..GitOptions::new(root)
     }
 }

@@ -23,7 +23,11 @@ mod systemd;
 pub mod unit;
 mod web;
 
-pub use build::{ledger_options, lock_node, postgres_connect, postgres_password, redis_target};
+pub use build::{
+    git_report_results, ledger_options, lock_node, postgres_connect, postgres_password,
+    redis_target,
+};
 pub use confinement::{UnenforcedLimit, unenforced_limits};
+pub use handlers::git_options;
 pub use marker::{DrainNote, Note};
 pub use start::{StartError, Startup, run};

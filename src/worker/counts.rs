@@ -177,6 +177,7 @@ impl QueueCounts {
                 kind.retried.inc();
                 kind.judged();
             }
+            Verdict::Postponed { .. } => kind.delayed.inc(),
             Verdict::Failed { .. } => {
                 kind.failed.inc();
                 kind.judged();
@@ -196,7 +197,7 @@ pub struct KindCounts {
     /// Given up without a verdict.
     pub dead: IntCounter,
     refused: IntCounter,
-    /// Put off without having run.
+    /// Put off: without having run, or because something else was in the way.
     pub delayed: IntCounter,
     released: IntCounter,
     /// Outcomes that the fence refused.

@@ -43,6 +43,14 @@ pub(super) fn verdict(task: &Task, grant: &Grant, verdict: &Verdict) {
             "failed, again in {delay:.1?}: {}",
             failure.message
         ),
+        Verdict::Postponed { failure, delay } => outcome!(
+            info,
+            task,
+            fence,
+            attempt,
+            "put off, again in {delay:.1?}: {}",
+            failure.message
+        ),
         Verdict::Failed { failure } => outcome!(
             warn,
             task,

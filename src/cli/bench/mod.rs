@@ -4,6 +4,7 @@
 //! on), a real worker process, interleaved rounds, medians. Absolute figures are the machine's;
 //! ratios to the yardsticks are the program's.
 
+mod git;
 mod latency;
 mod servers;
 mod throughput;
@@ -37,6 +38,12 @@ pub(super) struct Bench {
     /// Only these loads, beside the yardsticks; nothing else is measured then.
     #[arg(long, value_delimiter = ',', value_name = "LOAD")]
     only: Vec<Load>,
+    /// Measure the analysis of commits instead, on an invented history.
+    #[arg(long)]
+    git: bool,
+    /// Measure it on this repository.
+    #[arg(long, value_name = "PATH", requires = "git")]
+    repository: Option<PathBuf>,
     /// Used by the bench itself: run as a worker with this configuration.
     #[arg(long, hide = true)]
     worker: Option<PathBuf>,
@@ -95,12 +102,17 @@ impl Bench {
             return worker::run(config);
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let figures = runtime.block_on(self.measure())?;
-        let value = serde_json::to_value(&figures)?;
+        let (value, goals) = if self.git {
+            let path = self.repository.as_deref();
+            let measuring = git::measure(path, self.rounds, self.scale, |line| self.say(line));
+            (serde_json::to_value(runtime.block_on(measuring)?)?, &git::GOALS[..])
+        } else {
+            (serde_json::to_value(runtime.block_on(self.measure())?)?, &GOALS[..])
+        };
         if self.json {
             println!("{value}");
         } else {
-            print(&value);
+            print(&value, goals);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -202,11 +214,11 @@ fn ratio(figure: Option<f64>, yardstick: Option<f64>) -> Option<f64> {
     Some(figure? / yardstick?)
 }
 
-fn print(value: &serde_json::Value) {
+fn print(value: &serde_json::Value, goals: &[(&str, f64, bool)]) {
     let Some(figures) = value.as_object() else { return };
     for (name, figure) in figures {
         let Some(figure) = figure.as_f64() else { continue };
-        let goal = GOALS.iter().find(|(goal, _, _)| goal == name);
+        let goal = goals.iter().find(|(goal, _, _)| goal == name);
         let note = goal.map_or_else(String::new, |(_, bound, at_least)| {
             let met = if *at_least { figure >= *bound } else { figure <= *bound };
             let (sign, word) =

@@ -15,6 +15,9 @@ pub(super) const STREAM: &str = "qw:{bench}:tasks";
 /// How many programs run at once, for the worker and for the yardstick.
 pub(super) const EXEC_CONCURRENCY: usize = 16;
 
+/// How many tasks about commits run at once.
+pub(super) const GIT_CONCURRENCY: usize = 8;
+
 /// How many effects share a transaction.
 const BATCH: usize = 256;
 
@@ -106,6 +109,11 @@ batch = {BATCH}
 [handler.exec]
 type = "exec"
 command = ["true"]
+
+[handler.commits]
+type = "git-analysis"
+protocols = ["file"]
+trusted_paths = ["*"]
 
 [log]
 level = "warn"

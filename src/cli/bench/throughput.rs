@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use super::servers::{EXEC_CONCURRENCY, STREAM, Servers};
+use super::servers::{EXEC_CONCURRENCY, GIT_CONCURRENCY, STREAM, Servers};
 
 /// What the tasks do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -23,19 +23,23 @@ pub(super) enum Load {
     SqlBatch,
     /// The program `true`.
     Exec,
+    /// Commits of a repository.
+    #[value(skip)]
+    Git,
     /// Waits until it is cancelled.
     #[value(skip)]
     Hold,
 }
 
 impl Load {
-    const fn kind(self) -> &'static str {
+    pub(super) const fn kind(self) -> &'static str {
         match self {
             Self::External => "noop",
             Self::Transaction => "transaction",
             Self::Sql => "sql",
             Self::SqlBatch => "sql_batch",
             Self::Exec => "exec",
+            Self::Git => "commits",
             Self::Hold => "hold",
         }
     }
@@ -44,6 +48,7 @@ impl Load {
         match self {
             Self::External | Self::Transaction | Self::Sql | Self::SqlBatch => 64,
             Self::Exec => EXEC_CONCURRENCY,
+            Self::Git => GIT_CONCURRENCY,
             Self::Hold => 10_000,
         }
     }

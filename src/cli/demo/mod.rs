@@ -2,8 +2,9 @@
 //!
 //! Starts Redis, Postgres and two workers as real processes, enqueues a few hundred mixed tasks,
 //! kills one worker and terminates the other in the middle of a task, starts replacements, and
-//! counts. Exits with 1 if any promise broke.
+//! counts. Then a worker analyses a git history. Exits with 1 if any promise broke.
 
+mod commits;
 mod report;
 mod stage;
 
@@ -79,6 +80,9 @@ impl Demo {
         report.killed_in_mid_task = victims.len();
         report.seconds_to_recover = recovery_seconds;
         report.seconds_to_drain = drain_seconds;
+        let mut fifth = stage.start_worker("e").await?;
+        report.history = commits::analyse(&stage, &say).await?;
+        fifth.terminate().await?;
         Ok(report)
     }
 }

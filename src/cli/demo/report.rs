@@ -21,6 +21,18 @@ pub(super) struct Report {
     pub(super) zombie_locks: i64,
     pub(super) seconds_to_recover: f64,
     pub(super) seconds_to_drain: f64,
+    /// Null where there is no git.
+    pub(super) history: Option<History>,
+}
+
+/// What became of a git history.
+#[derive(Debug, Serialize)]
+pub(super) struct History {
+    pub(super) commits: u64,
+    pub(super) analysed: u64,
+    /// Under a name, such as those where a shallow clone ends.
+    pub(super) refused: u64,
+    pub(super) seconds: f64,
 }
 
 impl Report {
@@ -34,6 +46,7 @@ impl Report {
             && self.zombie_locks == 0
             && self.killed_in_mid_task > 0
             && self.seconds_to_recover <= TTL_SECONDS + 1.0
+            && self.history.as_ref().is_none_or(|it| it.analysed + it.refused == it.commits)
     }
 
     pub(super) fn print(&self) {
@@ -61,6 +74,13 @@ impl Report {
         println!();
         for (name, value, note) in rows {
             println!("  {name:<30} {value:>8}   {note}");
+        }
+        if let Some(history) = &self.history {
+            let note = format!(
+                "of {} commits, {} refused; {:.1} s",
+                history.commits, history.refused, history.seconds
+            );
+            println!("  {:<30} {:>8}   {note}", "commits analysed", history.analysed);
         }
         println!();
         if self.kept() {

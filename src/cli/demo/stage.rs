@@ -1,7 +1,7 @@
 //! The servers, the workers, and what is asked of the ledger.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -89,17 +89,29 @@ type = "exec"
 command = ["/bin/sh", "-c", '''{script}''']
 timeout = "30s"
 
+[handler.commits]
+type = "git-analysis"
+protocols = ["file"]
+trusted_paths = ["*"]
+mirrors = "{mirrors}"
+
 [log]
 format = "text"
 "#,
             redis = self.redis.url(),
             postgres = self.database,
+            mirrors = self.folder.path().join("mirrors").display(),
         );
         std::fs::write(self.config(), text)?;
         Ok(())
     }
 
-    fn config(&self) -> PathBuf {
+    /// Where there is room for files.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
         self.folder.path().join("queue-worker.toml")
     }
 

@@ -48,7 +48,7 @@ pub(super) fn describe(command: &mut Command, run: &Run) {
 /// The file to execute, as execvp(3) would find it; `None` when there is none that we may execute.
 ///
 /// Looked up at each run, so that a program installed later is found.
-pub(super) fn find_program(
+pub(in crate::handler) fn find_program(
     program: &str,
     working_dir: Option<&Path>,
     environment: &[(OsString, OsString)],

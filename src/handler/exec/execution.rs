@@ -52,7 +52,7 @@ impl Execution {
     ) -> io::Result<Self> {
         let (input, feed) = Feed::new(run.task.payload.clone())?;
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut leader = Leader::spawn(&mut command, |id| confine(cgroups, id, options))?;
+        let mut leader = Leader::spawn_confined(&mut command, |id| confine(cgroups, id, options))?;
         // Our copy of the child's input goes away with it: only the child shall hold that end.
         drop(command);
         let (stdout, stderr) = leader.outputs();

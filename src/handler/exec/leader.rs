@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use uuid::Uuid;
 
 use super::cgroup::{Evidence, TaskGroup, start_inside};
@@ -24,7 +24,7 @@ const KILL_PAUSE: Duration = Duration::from_millis(10);
 const DROP_PASSES: u32 = 3;
 
 /// A spawned process that leads its own group.
-pub(super) struct Leader {
+pub(in crate::handler) struct Leader {
     run: Uuid,
     pid: Pid,
     /// Until it has been waited for.
@@ -38,17 +38,34 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// Spawns `command` in a new process group, and in the cgroup that `confine` makes for the run's
-    /// id, marked as a run of its own.
+    /// Spawns `command` in a new process group, marked as a run of its own.
     ///
-    /// Without a cgroup, the standard library uses posix_spawn(3) as long as the program is given by its path and
+    /// The standard library uses posix_spawn(3) as long as the program is given by its path and
     /// nothing has to be done between fork and exec, which is several times faster than fork here.
-    pub(super) fn spawn(
+    pub(in crate::handler) fn spawn(command: &mut Command) -> io::Result<Self> {
+        Self::start(command, true, |_| Ok(None))
+    }
+
+    /// The same for a program that starts no other: no orphan is taken for one of its.
+    pub(in crate::handler) fn spawn_childless(command: &mut Command) -> io::Result<Self> {
+        Self::start(command, false, |_| Ok(None))
+    }
+
+    /// The same in the cgroup, if any, that `confine` makes for the run's id.
+    pub(super) fn spawn_confined(
         command: &mut Command,
         confine: impl FnOnce(Uuid) -> io::Result<Option<TaskGroup>>,
     ) -> io::Result<Self> {
+        Self::start(command, true, confine)
+    }
+
+    fn start(
+        command: &mut Command,
+        may_fork: bool,
+        confine: impl FnOnce(Uuid) -> io::Result<Option<TaskGroup>>,
+    ) -> io::Result<Self> {
         let table = reaper::table();
-        let run = table.begin();
+        let run = table.begin(may_fork);
         command.env(RUN_VARIABLE, run.to_string()).process_group(0);
         match spawn_confined(command, || confine(run)) {
             Ok((pid, child, cgroup)) => {
@@ -63,13 +80,23 @@ impl Leader {
         }
     }
 
+    /// Its process id, which may be another's once it has been waited for.
+    pub(in crate::handler) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The other end of its standard input, once.
+    pub(in crate::handler) fn input(&mut self) -> Option<ChildStdin> {
+        self.child.as_mut().and_then(|child| child.stdin.take())
+    }
+
     /// The other ends of its standard output and standard error, once.
-    pub(super) fn outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+    pub(in crate::handler) fn outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         self.child.as_mut().map_or((None, None), |child| (child.stdout.take(), child.stderr.take()))
     }
 
     /// Waits for its end; not to be called again after that. May be dropped and called anew before.
-    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(in crate::handler) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let child = self.child.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let status = child.wait().await?;
         self.child = None;
@@ -78,19 +105,19 @@ impl Leader {
     }
 
     /// Asks the whole group to end, remembering who belongs to the run.
-    pub(super) async fn terminate(&mut self) {
+    pub(in crate::handler) async fn terminate(&mut self) {
         self.remember().await;
         let _ = kill_process_group(self.pid, Signal::TERM);
     }
 
     /// Whether the group still has members. A leader that has not been waited for counts.
-    pub(super) fn has_group(&self) -> bool {
+    pub(in crate::handler) fn has_group(&self) -> bool {
         test_kill_process_group(self.pid).is_ok()
     }
 
     /// Declares the run over, if its leader has been waited for, and says whether nothing of it was
     /// found: neither a member of the group nor an orphan.
-    pub(super) fn end(&mut self) -> bool {
+    pub(in crate::handler) fn end(&mut self) -> bool {
         if self.child.is_some() {
             return false;
         }
@@ -112,7 +139,7 @@ impl Leader {
     ///
     /// A cgroup is killed as a whole; the search still finds those that moved out of it, and takes
     /// the exit status of those that were handed to us.
-    pub(super) async fn kill_all(&mut self) {
+    pub(in crate::handler) async fn kill_all(&mut self) {
         for _ in 0..KILL_PASSES {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.kill();
@@ -129,7 +156,7 @@ impl Leader {
     }
 
     /// Nothing of the run is left, so that dropping needs not look for it.
-    pub(super) async fn settle(&mut self) {
+    pub(in crate::handler) async fn settle(&mut self) {
         self.settled = self.child.is_none();
         if let Some(cgroup) = self.cgroup.take() {
             cgroup.remove().await;

@@ -11,14 +11,14 @@
 
 pub mod cgroup;
 mod descent;
-mod environment;
+pub(in crate::handler) mod environment;
 mod execution;
 mod handler;
-mod leader;
+pub(in crate::handler) mod leader;
 mod options;
 mod output;
 mod pipes;
-mod procfs;
+pub(in crate::handler) mod procfs;
 mod reaper;
 mod status;
 

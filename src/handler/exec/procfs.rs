@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use uuid::Uuid;
@@ -16,6 +17,8 @@ pub(super) const RUN_VARIABLE: &str = "QUEUE_WORKER_RUN";
 const ENVIRON_LIMIT: u64 = 256 * 1024;
 /// The list of adopted children is read up to this size, some ten thousand processes.
 const CHILDREN_LIMIT: u64 = 128 * 1024;
+/// The unit of times in `stat`: USER_HZ is 100 on every architecture that Rust runs on.
+const MS_PER_TICK: u64 = 10;
 /// `stat` is one line of some 300 bytes.
 const STAT_LIMIT: u64 = 4096;
 
@@ -76,6 +79,25 @@ impl Process {
     }
 }
 
+/// The processor time that a process has used so far, of its own and of children that it waited for.
+pub(in crate::handler) fn processor_time(pid: Pid) -> Option<Duration> {
+    let line = read_limited(&format!("/proc/{}/stat", pid.as_raw_pid()), STAT_LIMIT)?;
+    let line = String::from_utf8_lossy(&line).into_owned();
+    // Fields 14 to 17 of the line; the name ends before field 3.
+    let fields = line.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).take(4);
+    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(ticks.saturating_mul(MS_PER_TICK)))
+}
+
+/// The most memory that a process has had resident at once, in bytes.
+pub(in crate::handler) fn peak_memory(pid: Pid) -> Option<u64> {
+    let status = read_limited(&format!("/proc/{}/status", pid.as_raw_pid()), STAT_LIMIT)?;
+    let status = String::from_utf8_lossy(&status).into_owned();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 fn marker(environ: &[u8]) -> Option<Uuid> {
     environ
         .split(|byte| *byte == 0)
@@ -121,6 +143,8 @@ mod tests {
         assert_eq!((process.pid.as_raw_pid(), process.parent), (id, own.pid.as_raw_pid()));
         assert_eq!((process.group, process.session), (id, own.session));
         assert!(process.started >= own.started);
+        let pid = process.pid;
+        assert!(processor_time(pid).is_some() && peak_memory(pid).is_some_and(|peak| peak > 0));
         child.kill().unwrap();
         child.wait().unwrap();
     }

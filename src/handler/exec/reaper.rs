@@ -81,6 +81,8 @@ enum Fate {
 #[derive(Debug, Clone, Copy)]
 struct LiveRun {
     leader: Option<Pid>,
+    /// It may have started others, so that an orphan may be one of them.
+    may_fork: bool,
     /// In clock ticks since boot, not later than the leader's own start.
     started: u64,
 }
@@ -113,7 +115,7 @@ impl Reaper {
     }
 
     /// Registers a run before its leader exists; the id is a UUID of version 8.
-    pub(super) fn begin(&self) -> Uuid {
+    pub(super) fn begin(&self, may_fork: bool) -> Uuid {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = Uuid::from_u64_pair(self.tag, number).into_bytes();
         let id = uuid::Builder::from_custom_bytes(bytes).into_uuid();
@@ -121,7 +123,7 @@ impl Reaper {
         let started = u64::try_from(now.as_millis() / MS_PER_TICK).unwrap_or(u64::MAX);
         let mut state = self.state();
         state.first_started.get_or_insert(started);
-        state.runs.insert(id, LiveRun { leader: None, started });
+        state.runs.insert(id, LiveRun { leader: None, may_fork, started });
         id
     }
 
@@ -237,7 +239,8 @@ impl Reaper {
         if let Some(run) = marker.filter(|run| self.is_own_marker(*run)) {
             return if state.runs.contains_key(&run) { Fate::Leave } else { Fate::Kill };
         }
-        let may_belong_to_live = state.runs.values().any(|run| run.started <= it.started);
+        let may_belong_to_live =
+            state.runs.values().any(|run| run.may_fork && run.started <= it.started);
         let older_than_all = state.first_started.is_none_or(|first| it.started < first);
         if orphan && !may_belong_to_live && !older_than_all { Fate::Kill } else { Fate::Leave }
     }
@@ -291,7 +294,7 @@ mod tests {
     #[test]
     fn marked_orphans_live_as_long_as_their_run() {
         let reaper = reaper();
-        let run = reaper.begin();
+        let run = reaper.begin(true);
         assert!(reaper.is_own_marker(run));
         assert!(!reaper.is_own_marker(Uuid::new_v4()));
         let it = process(7, 7, 7, u64::MAX);
@@ -305,9 +308,10 @@ mod tests {
         let reaper = reaper();
         let it = process(7, 7, 7, u64::MAX);
         assert_eq!(fate(&reaper, &it, None), Fate::Leave, "no run was ever started");
-        let run = reaper.begin();
+        let run = reaper.begin(true);
         assert_eq!(fate(&reaper, &it, None), Fate::Leave);
         reaper.end(run);
+        reaper.begin(false);
         assert_eq!(fate(&reaper, &it, None), Fate::Kill);
         assert_eq!(fate(&reaper, &process(7, 7, 7, 0), None), Fate::Leave, "older than all runs");
     }
@@ -315,7 +319,7 @@ mod tests {
     #[test]
     fn children_of_others_in_this_process_are_left_alone() {
         let reaper = reaper();
-        let run = reaper.begin();
+        let run = reaper.begin(true);
         reaper.end(run);
         for group in [OWN.1, 7] {
             let mut it = process(7, group, OWN.2, u64::MAX);

@@ -42,7 +42,7 @@ impl MemoryLedger {
                 let (result, processed_at) = (result.clone(), Some(now_ms));
                 return Row { result, processed_at, error: None, ..row }.without_payload();
             }
-            Verdict::Retry { failure, delay } => {
+            Verdict::Retry { failure, delay } | Verdict::Postponed { failure, delay } => {
                 row.keep(task);
                 row.run_at = Some(now_ms + millis(*delay));
                 row.error = Some(failure.message.clone());
@@ -61,7 +61,7 @@ impl MemoryLedger {
             }
         }
         row.entry = None;
-        row.attempts += 1;
+        row.attempts += u32::from(!matches!(verdict, Verdict::Postponed { .. }));
         row.crashes = 0;
         row
     }
@@ -138,7 +138,7 @@ pub(super) fn free(state: &mut State, held: &Held) -> bool {
 fn target(verdict: &Verdict) -> Status {
     match verdict {
         Verdict::Succeeded { .. } => Status::Succeeded,
-        Verdict::Retry { .. } => Status::Delayed,
+        Verdict::Retry { .. } | Verdict::Postponed { .. } => Status::Delayed,
         Verdict::Failed { .. } => Status::Failed,
         Verdict::Released => Status::Released,
     }

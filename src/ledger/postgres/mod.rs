@@ -24,7 +24,7 @@ mod record;
 mod renew;
 mod resource;
 mod schema;
-mod session;
+pub mod session;
 mod statements;
 
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,7 @@ pub use inspect::{
     Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails, TaskFilter, TaskLine,
 };
 pub use options::PostgresOptions;
-pub use schema::{MigrationReport, expected_version, migrate};
+pub use schema::{MigrationReport, expected_version, migrate, migrate_schema};
 
 use super::{
     Beat, Claimed, DeadLetterId, DelayReason, Delayed, Due, Effect, Grant, Ledger, LedgerError,

@@ -38,9 +38,10 @@ impl Outcome {
     fn bytes(&self) -> usize {
         match &self.verdict {
             Verdict::Succeeded { result } => result.as_ref().map_or(0, bytes::Bytes::len),
-            Verdict::Retry { .. } | Verdict::Failed { .. } | Verdict::Released => {
-                self.task.payload.len()
-            }
+            Verdict::Retry { .. }
+            | Verdict::Postponed { .. }
+            | Verdict::Failed { .. }
+            | Verdict::Released => self.task.payload.len(),
         }
     }
 }
@@ -114,7 +115,10 @@ async fn succeed(connection: &mut PgConnection, outcomes: &[&Outcome]) -> Result
         .iter()
         .map(|outcome| match &outcome.verdict {
             Verdict::Succeeded { result } => result.as_deref(),
-            Verdict::Retry { .. } | Verdict::Failed { .. } | Verdict::Released => None,
+            Verdict::Retry { .. }
+            | Verdict::Postponed { .. }
+            | Verdict::Failed { .. }
+            | Verdict::Released => None,
         })
         .collect();
     let done = sqlx::query(statements::SUCCEED)
@@ -174,7 +178,7 @@ async fn look_up(
 fn target(verdict: &Verdict) -> Status {
     match verdict {
         Verdict::Succeeded { .. } => Status::Succeeded,
-        Verdict::Retry { .. } => Status::Delayed,
+        Verdict::Retry { .. } | Verdict::Postponed { .. } => Status::Delayed,
         Verdict::Failed { .. } => Status::Failed,
         Verdict::Released => Status::Released,
     }
@@ -212,6 +216,7 @@ async fn record_slowly(
 #[derive(Default)]
 struct Settled<'a> {
     status: &'static str,
+    burns: bool,
     delay_ms: Option<i64>,
     payload: Option<&'a [u8]>,
     traceparent: Option<Cow<'a, str>>,
@@ -223,16 +228,19 @@ impl<'a> Settled<'a> {
     fn of(outcome: &'a Outcome, released_recheck: Duration) -> Self {
         let task = &outcome.task;
         let failure = match &outcome.verdict {
-            Verdict::Retry { failure, .. } | Verdict::Failed { failure } => Some(failure),
+            Verdict::Retry { failure, .. }
+            | Verdict::Postponed { failure, .. }
+            | Verdict::Failed { failure } => Some(failure),
             Verdict::Succeeded { .. } | Verdict::Released => None,
         };
         let waits = match &outcome.verdict {
-            Verdict::Retry { delay, .. } => Some(*delay),
+            Verdict::Retry { delay, .. } | Verdict::Postponed { delay, .. } => Some(*delay),
             Verdict::Released => Some(released_recheck),
             Verdict::Succeeded { .. } | Verdict::Failed { .. } => None,
         };
         Self {
             status: target(&outcome.verdict).as_str(),
+            burns: matches!(outcome.verdict, Verdict::Retry { .. } | Verdict::Failed { .. }),
             delay_ms: waits.map(millis),
             payload: waits.map(|_| &*task.payload),
             traceparent: task.traceparent.as_deref().map(text),
@@ -261,6 +269,7 @@ async fn settle(
         .bind(rows.iter().map(|row| row.traceparent.as_deref()).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.error.as_deref()).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.error_status.as_deref()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.burns).collect::<Vec<_>>())
         .fetch_all(&mut *connection)
         .await?;
     let mut attempts: HashMap<&str, i32> = HashMap::with_capacity(written.len());
@@ -275,6 +284,7 @@ async fn settle(
             task_id: outcome.held.task_id.as_str(),
             what: match &outcome.verdict {
                 Verdict::Retry { .. } => "retry",
+                Verdict::Postponed { .. } => "postponed",
                 Verdict::Failed { .. } => "failed",
                 Verdict::Succeeded { .. } | Verdict::Released => "released",
             },

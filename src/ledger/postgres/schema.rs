@@ -17,6 +17,9 @@ use crate::ledger::LedgerError;
 /// migration takes what it takes.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
+/// Where the ledger lives.
+const SCHEMA: &str = "queue_worker";
+
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationReport {
@@ -29,11 +32,7 @@ pub struct MigrationReport {
 }
 
 fn migrator() -> Migrator {
-    let mut migrator = sqlx::migrate!("src/ledger/postgres/migrations");
-    migrator.dangerous_set_table_name("queue_worker.migrations");
-    // A newer program may have been here; `judge` decides whether that is too new.
-    migrator.set_ignore_missing(true);
-    migrator
+    sqlx::migrate!("src/ledger/postgres/migrations")
 }
 
 /// The version of the schema that this program was written for.
@@ -46,6 +45,18 @@ pub fn expected_version() -> i64 {
 /// # Errors
 /// As with every call; [`LedgerError::Refused`] if the role may not create the schema.
 pub async fn migrate(options: &PgConnectOptions) -> Result<MigrationReport, LedgerError> {
+    migrate_schema(options, SCHEMA, migrator()).await
+}
+
+/// The same for another schema, which `migrator` fills and whose table `migrations` notes how far.
+pub async fn migrate_schema(
+    options: &PgConnectOptions,
+    schema: &'static str,
+    mut migrator: Migrator,
+) -> Result<MigrationReport, LedgerError> {
+    migrator.dangerous_set_table_name(format!("{schema}.migrations"));
+    // A newer program may have been here; `judge` decides whether that is too new.
+    migrator.set_ignore_missing(true);
     let address = error::address(options);
     let failed = |error: &sqlx::Error| error::ledger_error(&address, "migrate", error);
     let connecting = options.clone().application_name("queue-worker migrate");
@@ -56,17 +67,17 @@ pub async fn migrate(options: &PgConnectOptions) -> Result<MigrationReport, Ledg
             message: format!("no connection within {CONNECT_LIMIT:?}"),
         })?
         .map_err(|error| failed(&error))?;
-    let mut migrator = migrator();
-    let exists: bool = sqlx::query_scalar("SELECT to_regnamespace('queue_worker') IS NOT NULL")
+    let exists: bool = sqlx::query_scalar("SELECT to_regnamespace($1) IS NOT NULL")
+        .bind(schema)
         .fetch_one(&mut connection)
         .await
         .map_err(|error| failed(&error))?;
     if !exists {
         // Only then: even IF NOT EXISTS asks for the right to create one.
-        migrator.create_schema("queue_worker");
+        migrator.create_schema(schema);
     }
     let from = if exists {
-        applied_version(&mut connection).await.map_err(|error| failed(&error))?
+        applied_version(&mut connection, schema).await.map_err(|error| failed(&error))?
     } else {
         None
     };
@@ -74,7 +85,8 @@ pub async fn migrate(options: &PgConnectOptions) -> Result<MigrationReport, Ledg
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => failed(&error),
         other => LedgerError::Schema { address: address.clone(), message: other.to_string() },
     })?;
-    let to = applied_version(&mut connection).await.map_err(|error| failed(&error))?.unwrap_or(0);
+    let to = applied_version(&mut connection, schema).await.map_err(|error| failed(&error))?;
+    let to = to.unwrap_or(0);
     let applied = migrator
         .iter()
         .filter(|migration| from.is_none_or(|from| migration.version > from))
@@ -84,15 +96,22 @@ pub async fn migrate(options: &PgConnectOptions) -> Result<MigrationReport, Ledg
 }
 
 /// The newest applied version; `None` if there is not even the table of migrations.
-async fn applied_version(connection: &mut PgConnection) -> Result<Option<i64>, sqlx::Error> {
-    let exists: bool =
-        sqlx::query_scalar("SELECT to_regclass('queue_worker.migrations') IS NOT NULL")
-            .fetch_one(&mut *connection)
-            .await?;
+async fn applied_version(
+    connection: &mut PgConnection,
+    schema: &'static str,
+) -> Result<Option<i64>, sqlx::Error> {
+    let exists: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+        .bind(format!("{schema}.migrations"))
+        .fetch_one(&mut *connection)
+        .await?;
     if !exists {
         return Ok(None);
     }
-    sqlx::query_scalar(statements::SCHEMA_VERSION).fetch_one(connection).await
+    if schema == SCHEMA {
+        return sqlx::query_scalar(statements::SCHEMA_VERSION).fetch_one(connection).await;
+    }
+    let version = format!("SELECT max(version) FROM {schema}.migrations WHERE success");
+    sqlx::query_scalar(sqlx::AssertSqlSafe(version)).fetch_one(connection).await
 }
 
 /// Whether the server takes writes: a standby does not.
@@ -104,7 +123,7 @@ pub(super) async fn is_read_only(connection: &mut PgConnection) -> Result<bool, 
 
 /// Reads the version on a connection, and says what is wrong with it, if anything.
 pub(super) async fn verdict(connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
-    Ok(judge(applied_version(connection).await?, expected_version()))
+    Ok(judge(applied_version(connection, SCHEMA).await?, expected_version()))
 }
 
 fn judge(found: Option<i64>, expected: i64) -> Option<String> {

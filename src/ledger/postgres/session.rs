@@ -1,4 +1,4 @@
-//! Connections with deadlines.
+//! Connections with deadlines, for the ledger and for results that are kept beside it.
 //!
 //! A small pool of its own, in place of sqlx's: there a cancelled `begin` leaks an open transaction
 //! into the pool, and a silent server leaks its permits. Here a session is given back only by
@@ -20,7 +20,7 @@ use crate::ledger::LedgerError;
 
 /// What a session is for: the planner's settings must not reach the users' statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub enum Purpose {
     /// The ledger's own group statements: planned once, always through the primary key.
     Ledger,
     /// The effects of tasks, and a person's questions: the planner as the server has it.
@@ -28,7 +28,7 @@ pub(super) enum Purpose {
 }
 
 /// Connections to one server, made when they are needed.
-pub(super) struct Sessions {
+pub struct Sessions {
     options: PgConnectOptions,
     password: Option<PasswordSource>,
     address: Arc<str>,
@@ -46,7 +46,7 @@ struct Idle {
 impl Sessions {
     /// At most `size` connections; nothing is connected yet. `deadline` is for waiting and
     /// connecting, and for each [`Session::within`].
-    pub(super) fn new(
+    pub fn new(
         connect: &PgConnectOptions,
         password: Option<PasswordSource>,
         purpose: Purpose,
@@ -66,12 +66,12 @@ impl Sessions {
     }
 
     /// Where, without credentials.
-    pub(super) fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         &self.address
     }
 
     /// A session: an idle connection, or a new one.
-    pub(super) async fn open(&self) -> Result<Session<'_>, LedgerError> {
+    pub async fn open(&self) -> Result<Session<'_>, LedgerError> {
         let Ok(session) = tokio::time::timeout(self.deadline, self.connect()).await else {
             self.retire();
             return Err(self.unavailable(format!("no connection within {:?}", self.deadline)));
@@ -173,7 +173,7 @@ fn session_options(
 
 /// Why a piece of work on a session did not end well.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub enum Trouble {
     /// The client or the server said so.
     Sql(sqlx::Error),
     /// The deadline passed: what was sent may still take effect.
@@ -187,7 +187,7 @@ impl From<sqlx::Error> for Trouble {
 }
 
 /// A connection that is ours for a while.
-pub(super) struct Session<'a> {
+pub struct Session<'a> {
     sessions: &'a Sessions,
     connection: PgConnection,
     generation: u64,
@@ -196,7 +196,7 @@ pub(super) struct Session<'a> {
 
 impl Session<'_> {
     /// The connection.
-    pub(super) fn connection(&mut self) -> &mut PgConnection {
+    pub fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
     }
 
@@ -204,7 +204,7 @@ impl Session<'_> {
     ///
     /// After an error of the server an open transaction is rolled back first. After any other
     /// trouble the connection is closed.
-    pub(super) async fn finish<T>(
+    pub async fn finish<T>(
         mut self,
         action: &'static str,
         answer: Result<T, Trouble>,
@@ -253,7 +253,7 @@ impl Session<'_> {
 }
 
 /// Waits for `work` up to the deadline.
-pub(super) async fn within<T, E>(
+pub async fn within<T, E>(
     deadline: Duration,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Trouble>

@@ -127,11 +127,11 @@ pub(super) const OUTCOMES: &str = "\
 
 /// `$1` ids, `$2` fences, `$3` statuses (`delayed`, `failed`, `released`), `$4` delays in
 /// milliseconds, `$5` payloads, `$6` limits of attempts, `$7` time limits in milliseconds, `$8`
-/// traceparents, `$9` errors, `$10` their statuses.
+/// traceparents, `$9` errors, `$10` their statuses, `$11` whether an attempt is burnt.
 pub(super) const SETTLE: &str = "\
     UPDATE queue_worker.processed_tasks t SET status = k.status::queue_worker.status, \
         fence = t.fence + (k.status = 'released')::int, \
-        attempts = t.attempts + (k.status <> 'released')::int, \
+        attempts = t.attempts + k.burns::int, \
         crashes = CASE WHEN k.status = 'released' THEN t.crashes ELSE 0 END, \
         lease_until = NULL, entry = NULL, payload = k.payload, \
         run_at = clock_timestamp() + k.delay * interval '1 millisecond', \
@@ -140,8 +140,8 @@ pub(super) const SETTLE: &str = "\
         error = COALESCE(k.error, t.error), \
         error_status = CASE WHEN k.error IS NULL THEN t.error_status ELSE k.error_status END \
     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bytea[], $6::int[], \
-        $7::bigint[], $8::text[], $9::text[], $10::text[]) AS k (id, fence, status, delay, payload, \
-        max_attempts, timeout_ms, traceparent, error, error_status) \
+        $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[]) AS k (id, fence, status, \
+        delay, payload, max_attempts, timeout_ms, traceparent, error, error_status, burns) \
     WHERE t.task_id = k.id AND t.fence = k.fence AND t.status = 'running' \
     RETURNING t.task_id, t.attempts";
 

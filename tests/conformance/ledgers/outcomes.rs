@@ -12,6 +12,8 @@ pub(crate) async fn verdicts_and_what_they_leave(stage: &impl LedgerStage) {
     };
     assert_eq!(after("s", success()).await, Seen::of(Status::Succeeded, 1, 0, 0));
     assert_eq!(after("r", retry(LONG)).await, Seen::of(Status::Delayed, 1, 1, 0));
+    let postponed = Verdict::Postponed { failure: Failure::retry("not yet"), delay: LONG };
+    assert_eq!(after("p", postponed).await, Seen::of(Status::Delayed, 1, 0, 0));
     assert_eq!(after("f", failure()).await, Seen::of(Status::Failed, 1, 1, 0));
     assert_eq!(after("g", Verdict::Released).await, Seen::of(Status::Released, 2, 0, 0));
     assert_eq!(stage.letters().await, ["failed"]);

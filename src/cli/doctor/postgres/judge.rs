@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::finding::Findings;
 use super::Facts;
-use crate::config::{Config, HandlerAction, format_duration as show};
+use crate::config::{Config, HandlerAction, HandlerSettings, format_duration as show};
 use crate::ledger::LedgerError;
 
 /// The oldest version with what the ledger needs, as server_version_num has it.
@@ -94,9 +94,12 @@ fn durability(findings: &mut Findings, facts: &Facts) {
     }
 }
 
-/// Sessions of one worker at most: the ledger's, the effects', and the heartbeat's.
+/// Sessions of one worker at most: the ledger's, the effects', the heartbeat's, and those of each
+/// handler of commits.
 fn needed(config: &Config) -> i64 {
-    i64::from(config.postgres.pool_size) * 2 + 1
+    let is_git = |handler: &&HandlerSettings| matches!(handler.action, HandlerAction::Git(_));
+    let git = config.handlers.values().filter(is_git).map(|_| 1).sum::<i64>();
+    i64::from(config.postgres.pool_size) * (2 + git) + 1
 }
 
 fn connections(findings: &mut Findings, facts: &Facts, config: &Config) {

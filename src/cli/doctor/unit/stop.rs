@@ -113,6 +113,8 @@ pub(super) fn children(findings: &mut Findings, unit: &ServiceUnit, config: &Con
 }
 
 fn runs_programs(config: &Config) -> bool {
-    let exec = |handler: &HandlerSettings| matches!(handler.action, HandlerAction::Exec(_));
-    config.handlers.values().any(exec)
+    let runs = |handler: &HandlerSettings| {
+        matches!(handler.action, HandlerAction::Exec(_) | HandlerAction::Git(_))
+    };
+    config.handlers.values().any(runs)
 }

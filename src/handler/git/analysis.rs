@@ -1,0 +1,342 @@
+//! What one analysed commit is: its header, its message, and what it changed.
+//!
+//! An analysis is a pure function of the commit, its first parent and the
+//! [`Profile`](super::Profile): neither HEAD nor attributes, configuration, replacement refs or the
+//! state of the mirror change it. Bytes that are no text stay bytes.
+
+use super::change::{FileChange, FileKind, Status};
+use super::class::FileClass;
+use super::identity::Identity;
+use super::oid::ObjectId;
+
+/// Everything that is kept of one commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Analysis {
+    /// The commit.
+    pub id: ObjectId,
+    /// Its tree.
+    pub tree: ObjectId,
+    /// Its parents in their order; a duplicate stays.
+    pub parents: Vec<ObjectId>,
+    /// Who wrote it, and when.
+    pub author: Identity,
+    /// Who committed it, and when.
+    pub committer: Identity,
+    /// The `encoding` header, where there is one.
+    pub encoding: Option<String>,
+    /// The message.
+    pub message: Message,
+    /// What it is signed with; signatures are never verified.
+    pub signature: SignatureKind,
+    /// It carries the signed tags of what it merged.
+    pub has_mergetag: bool,
+    /// Headers that are none of git's usual ones, in their order.
+    pub extra_headers: Vec<ExtraHeader>,
+    /// The trailers of the message, in their order.
+    pub trailers: Vec<Trailer>,
+    /// What differs from the first parent, or from nothing for a root commit, in git's order.
+    pub changes: Vec<FileChange>,
+    /// For merges: how many paths differ from every parent, a sign of edits made while merging.
+    /// `None` where it was not counted.
+    pub merge_extra_files: Option<u32>,
+    /// Sums over [`Analysis::changes`].
+    pub totals: Totals,
+    /// What is unusual about it.
+    pub flags: Flags,
+}
+
+impl Analysis {
+    /// What kind of commit it is by the number of its parents.
+    pub fn kind(&self) -> CommitKind {
+        match self.parents.len() {
+            0 => CommitKind::Root,
+            1 => CommitKind::Normal,
+            2 => CommitKind::Merge,
+            _ => CommitKind::Octopus,
+        }
+    }
+}
+
+/// A commit by the number of its parents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommitKind {
+    /// None.
+    Root,
+    /// One.
+    Normal,
+    /// Two.
+    Merge,
+    /// More.
+    Octopus,
+}
+
+impl CommitKind {
+    /// Its name in results: `root`, `normal`, `merge` or `octopus`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Normal => "normal",
+            Self::Merge => "merge",
+            Self::Octopus => "octopus",
+        }
+    }
+}
+
+/// A commit's message, decoded; NUL is shown as U+2400.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Message {
+    /// The first paragraph in one line.
+    pub subject: String,
+    /// What follows it, cut at [`Message::MAX_BODY`] bytes.
+    pub body: String,
+    /// Bytes of the whole message as it is stored.
+    pub bytes: u64,
+    /// The stored bytes, cut at the same length, if the text does not stand for them exactly.
+    pub raw: Option<Vec<u8>>,
+}
+
+impl Message {
+    /// Bytes that are kept of a body, and of a subject.
+    pub const MAX_BODY: usize = 64 * 1024;
+}
+
+/// By whose armour a signature is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SignatureKind {
+    /// There is no signature.
+    #[default]
+    None,
+    /// OpenPGP.
+    Pgp,
+    /// SSH.
+    Ssh,
+    /// X.509.
+    X509,
+    /// A signature that begins like none of these.
+    Other,
+}
+
+impl SignatureKind {
+    /// Its name in results: `none`, `pgp`, `ssh`, `x509` or `other`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Pgp => "pgp",
+            Self::Ssh => "ssh",
+            Self::X509 => "x509",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A header that git's usual commits do not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtraHeader {
+    /// Its name, decoded.
+    pub key: String,
+    /// Its value, decoded, its lines separated by newlines.
+    pub value: String,
+}
+
+/// One trailer: `Signed-off-by: A U Thor <a@example.com>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trailer {
+    /// What stands before the colon, as written; keys compare without case.
+    pub key: String,
+    /// The value, its continuation lines joined by blanks.
+    pub value: String,
+    /// The name, if the value has the form `name <address>`.
+    pub name: Option<String>,
+    /// The address likewise.
+    pub email: Option<String>,
+}
+
+/// Sums over a commit's changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Changed paths.
+    pub files: u32,
+    /// Lines added in text files: no links, no submodules, no LFS pointers.
+    pub added: u64,
+    /// Lines deleted likewise.
+    pub deleted: u64,
+    /// Lines added as `git show --shortstat` sums them, with links, submodules and pointers.
+    pub numstat_added: u64,
+    /// Lines deleted likewise.
+    pub numstat_deleted: u64,
+    /// Binary files.
+    pub binary: u32,
+    /// Symbolic links.
+    pub symlinks: u32,
+    /// Submodules.
+    pub gitlinks: u32,
+    /// LFS pointers.
+    pub lfs: u32,
+    /// Renames.
+    pub renames: u32,
+    /// Paths whose mode or type changed.
+    pub mode_changes: u32,
+    /// Lines added in text files by [`FileClass::index`].
+    pub added_by_class: [u64; FileClass::ALL.len()],
+    /// Lines deleted likewise.
+    pub deleted_by_class: [u64; FileClass::ALL.len()],
+}
+
+impl Totals {
+    /// The sums over `changes`.
+    pub fn of(changes: &[FileChange]) -> Self {
+        let mut totals = Self::default();
+        for change in changes {
+            totals.add(change);
+        }
+        totals
+    }
+
+    fn add(&mut self, change: &FileChange) {
+        let (added, deleted) = (change.added.unwrap_or(0), change.deleted.unwrap_or(0));
+        self.files = self.files.saturating_add(1);
+        self.numstat_added = self.numstat_added.saturating_add(added);
+        self.numstat_deleted = self.numstat_deleted.saturating_add(deleted);
+        self.renames += u32::from(change.status == Status::Renamed);
+        self.mode_changes += u32::from(change.is_mode_change());
+        match change.kind {
+            FileKind::Text => {
+                self.added = self.added.saturating_add(added);
+                self.deleted = self.deleted.saturating_add(deleted);
+                let class = change.class.index();
+                self.added_by_class[class] = self.added_by_class[class].saturating_add(added);
+                self.deleted_by_class[class] = self.deleted_by_class[class].saturating_add(deleted);
+            }
+            FileKind::Binary => self.binary += 1,
+            FileKind::Symlink => self.symlinks += 1,
+            FileKind::Gitlink => self.gitlinks += 1,
+            FileKind::Lfs => self.lfs += 1,
+            FileKind::Unread => {}
+        }
+    }
+
+    /// Lines added in text files of a class.
+    pub fn added_in(&self, class: FileClass) -> u64 {
+        self.added_by_class[class.index()]
+    }
+
+    /// Lines deleted in text files of a class.
+    pub fn deleted_in(&self, class: FileClass) -> u64 {
+        self.deleted_by_class[class.index()]
+    }
+}
+
+/// What is unusual about a commit; a set of bits, whose values never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// A date or zone is missing, unreadable or beyond the year 9999.
+    pub const DATE_INVALID: Self = Self(1);
+    /// An author or committer has not the form `name <address>`, or is missing.
+    pub const IDENT_INVALID: Self = Self(1 << 1);
+    /// Some text does not stand exactly for its bytes.
+    pub const ENCODING_LOSSY: Self = Self(1 << 2);
+    /// The message holds a NUL byte.
+    pub const NUL_IN_MESSAGE: Self = Self(1 << 3);
+    /// So many paths came and went that git did not look for inexact renames.
+    pub const RENAME_LIMITED: Self = Self(1 << 4);
+    /// Lines were not counted and renames not looked for: the commit was too large for that.
+    pub const TRUNCATED: Self = Self(1 << 5);
+    /// A blob was larger than the profile allows to look into.
+    pub const BIG_FILES_UNREAD: Self = Self(1 << 6);
+    /// A path stands twice in the list of changes.
+    pub const DUPLICATE_PATHS: Self = Self(1 << 7);
+    /// The subject or the body was cut.
+    pub const MESSAGE_CUT: Self = Self(1 << 8);
+    /// Headers beyond the limits were left out.
+    pub const HEADERS_CUT: Self = Self(1 << 9);
+    /// The commit object has not the form that git defines; what could be read was.
+    pub const MALFORMED: Self = Self(1 << 10);
+
+    /// None.
+    pub const fn empty() -> Self {
+        Self(0)
+    }
+
+    /// The bits, for storage.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The flags of stored bits; unknown ones are kept.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// All of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Sets `other` if `condition` holds.
+    pub fn set_if(&mut self, condition: bool, other: Self) {
+        if condition {
+            self.0 |= other.0;
+        }
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(kind: FileKind, added: Option<u64>, class: FileClass) -> FileChange {
+        FileChange {
+            ord: 0,
+            path: b"x".to_vec(),
+            old_path: None,
+            status: Status::Modified,
+            similarity: None,
+            old_mode: 0o100_644,
+            new_mode: 0o100_755,
+            old_oid: None,
+            new_oid: None,
+            kind,
+            added,
+            deleted: added,
+            old_size: None,
+            new_size: None,
+            class,
+        }
+    }
+
+    #[test]
+    fn only_text_counts() {
+        let totals = Totals::of(&[
+            change(FileKind::Text, Some(3), FileClass::Code),
+            change(FileKind::Text, Some(2), FileClass::Test),
+            change(FileKind::Binary, None, FileClass::Data),
+            change(FileKind::Gitlink, Some(1), FileClass::Code),
+            change(FileKind::Unread, None, FileClass::Code),
+        ]);
+        assert_eq!((totals.files, totals.added, totals.deleted), (5, 5, 5));
+        assert_eq!((totals.numstat_added, totals.binary, totals.gitlinks), (6, 1, 1));
+        assert_eq!(totals.added_in(FileClass::Code), 3);
+        assert_eq!(totals.deleted_in(FileClass::Test), 2);
+        assert_eq!(totals.mode_changes, 5);
+    }
+
+    #[test]
+    fn flags_are_a_set() {
+        let mut flags = Flags::empty();
+        flags.set_if(true, Flags::DATE_INVALID);
+        flags.set_if(false, Flags::TRUNCATED);
+        assert!(flags.contains(Flags::DATE_INVALID) && !flags.contains(Flags::TRUNCATED));
+        assert_eq!(Flags::from_bits(flags.bits()), flags);
+        assert!((flags | Flags::MALFORMED).contains(Flags::DATE_INVALID | Flags::MALFORMED));
+    }
+}

@@ -1,0 +1,341 @@
+//! One batch: headers first, then what each commit changed, then the sizes of what it changed.
+//!
+//! The last two run side by side, each with a child of its own. A request that a child did not answer
+//! goes to the next child; only the one that it was working on goes down the ladder.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Analysed;
+use super::assemble::{Blobs, assemble, blobs, is_pointer, possible_pointer};
+use super::death::{Cause, Death};
+use super::differ::{Depth, Differ, Request};
+use super::ladder::{Counted, Trouble, answer, descend};
+use super::lookup::{Lookup, Question};
+use super::merges::Merges;
+use super::objects::Object;
+use super::spawner::Spawner;
+use crate::handler::git::mirror::Mirror;
+use crate::handler::git::oid::ObjectId;
+use crate::handler::git::outcome::{Outcome, Refusal};
+use crate::handler::git::parse::commit::{CommitObject, commit};
+
+/// Commits whose headers are read at once.
+const HEADERS: usize = 256;
+/// Bytes of a commit object that are read; the rest of its message is cut.
+const MAX_COMMIT: usize = 8 * 1024 * 1024;
+/// Requests under way in one child: together they fit into a pipe.
+const WINDOW: usize = 32;
+/// Commits that are counted and wait for their sizes.
+const WAITING: usize = 64;
+/// Bytes that are read of what may be an LFS pointer.
+const POINTER: usize = 1024;
+
+/// Nobody takes results any more.
+pub(super) struct Gone;
+
+/// A commit whose header is known.
+pub(super) struct Pending {
+    request: Request,
+    object: CommitObject,
+}
+
+/// A commit whose changes are known.
+struct Ready {
+    pending: Pending,
+    counted: Counted,
+    took: Duration,
+}
+
+/// A batch at work.
+pub(super) struct Batch<'a> {
+    pub(super) spawner: &'a Spawner,
+    pub(super) mirror: &'a Mirror,
+    pub(super) results: &'a mpsc::Sender<Analysed>,
+    pub(super) lookup: Lookup<'a>,
+    pub(super) differ: Option<Differ>,
+    pub(super) merges: Merges<'a>,
+}
+
+impl Batch<'_> {
+    /// Sends one result for each of the ids.
+    pub(super) async fn run(&mut self, commits: &[ObjectId]) -> Result<(), Gone> {
+        let mut seen = HashSet::with_capacity(commits.len());
+        let unique: Vec<ObjectId> = commits.iter().copied().filter(|id| seen.insert(*id)).collect();
+        for group in unique.chunks(HEADERS) {
+            let read = self.headers(group).await?;
+            let pending = self.with_parents(read).await?;
+            self.count(pending).await?;
+        }
+        Ok(())
+    }
+
+    async fn headers(&mut self, ids: &[ObjectId]) -> Result<Vec<Pending>, Gone> {
+        let found = self.lookup.ask(Question::Content(MAX_COMMIT), ids).await;
+        let mut pending = Vec::with_capacity(ids.len());
+        for (id, found) in ids.iter().zip(found) {
+            match header(id, found) {
+                Ok(object) => {
+                    let parent = object.parents.first().copied();
+                    pending.push(Pending { request: Request { commit: *id, parent }, object });
+                }
+                Err(outcome) => send(self.results, *id, outcome, Duration::ZERO).await?,
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Those whose first parent is there; without it there is nothing to compare with.
+    async fn with_parents(&mut self, read: Vec<Pending>) -> Result<Vec<Pending>, Gone> {
+        let known: HashSet<ObjectId> = read.iter().map(|it| it.request.commit).collect();
+        let parents: HashSet<ObjectId> = read
+            .iter()
+            .filter_map(|it| it.request.parent)
+            .filter(|id| !known.contains(id))
+            .collect();
+        let parents: Vec<ObjectId> = parents.into_iter().collect();
+        let found = self.lookup.ask(Question::Info, &parents).await;
+        let mut unusable = HashMap::new();
+        for (parent, found) in parents.iter().zip(found) {
+            match found {
+                Ok(Object::Found { kind, .. }) if kind == "commit" => {}
+                Ok(_) => drop(unusable.insert(*parent, None)),
+                Err(death) => drop(unusable.insert(*parent, Some(death))),
+            }
+        }
+        let boundary = if unusable.is_empty() { HashSet::new() } else { self.mirror.boundary() };
+        let mut pending = Vec::with_capacity(read.len());
+        for it in read {
+            let Request { commit, parent } = it.request;
+            let outcome = match parent.and_then(|parent| Some((parent, unusable.get(&parent)?))) {
+                None => {
+                    pending.push(it);
+                    continue;
+                }
+                Some((_, Some(death))) => failed(death),
+                Some((parent, None)) if boundary.contains(&commit) => Outcome::refused(
+                    Refusal::ShallowBoundary,
+                    format!("the source is shallow and lacks the parent {parent}"),
+                ),
+                Some((parent, None)) => Outcome::refused(
+                    Refusal::RepoCorrupt,
+                    format!("the parent {parent} is missing or no commit"),
+                ),
+            };
+            send(self.results, commit, outcome, Duration::ZERO).await?;
+        }
+        Ok(pending)
+    }
+
+    async fn count(&mut self, pending: Vec<Pending>) -> Result<(), Gone> {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let counting = count(&mut self.differ, pending, self.spawner, self.mirror, sender);
+        let finishing = finish(&mut self.lookup, &mut self.merges, receiver, self.results);
+        // Counting ends when nobody takes what was counted.
+        let ((), finished) = tokio::join!(counting, finishing);
+        finished
+    }
+}
+
+fn header(id: &ObjectId, found: Result<Object, Death>) -> Result<CommitObject, Outcome> {
+    match found {
+        Ok(Object::Missing) => {
+            let detail = format!("the repository does not have the commit {id}");
+            Err(Outcome::refused(Refusal::CommitGone, detail))
+        }
+        Ok(Object::Found { kind, size, content }) if kind == "commit" => {
+            commit(&content, size, id.format()).ok_or_else(|| {
+                Outcome::refused(
+                    Refusal::RepoCorrupt,
+                    format!("{id} has no tree or too many parents"),
+                )
+            })
+        }
+        Ok(Object::Found { kind, .. }) => {
+            let detail = format!("{id} is no commit but a {kind}");
+            Err(Outcome::refused(Refusal::CommitGone, detail))
+        }
+        Err(death) => Err(failed(&death)),
+    }
+}
+
+/// What a death at a single object means: there is no way to ask for less.
+fn failed(death: &Death) -> Outcome {
+    match death.cause {
+        Cause::Memory => Outcome::refused(Refusal::TooLarge, &*death.detail),
+        Cause::Corrupt => Outcome::refused(Refusal::RepoCorrupt, &*death.detail),
+        Cause::Killed | Cause::Other => Outcome::failed(&*death.detail),
+    }
+}
+
+/// Asks for the changes of all, in their order, and passes on what is known.
+async fn count(
+    child: &mut Option<Differ>,
+    pending: Vec<Pending>,
+    spawner: &Spawner,
+    mirror: &Mirror,
+    ready: mpsc::Sender<Ready>,
+) {
+    let mut waiting = VecDeque::from(pending);
+    let mut asked: VecDeque<Pending> = VecDeque::with_capacity(WINDOW);
+    let mut started = Instant::now();
+    while !waiting.is_empty() || !asked.is_empty() {
+        let result = match take_differ(child, spawner, mirror) {
+            Ok(mut differ) => {
+                let mut is_open = true;
+                while is_open && asked.len() < WINDOW && !waiting.is_empty() {
+                    let Some(next) = waiting.pop_front() else { break };
+                    is_open = differ.ask(&next.request).await.is_ok();
+                    asked.push_back(next);
+                }
+                // A child that took no request has ended, and says so now.
+                match asked.front() {
+                    Some(oldest) => answer(differ, &oldest.request, spawner).await,
+                    None => return,
+                }
+            }
+            Err(trouble) => {
+                asked.extend(waiting.pop_front());
+                Err(trouble)
+            }
+        };
+        let Some(oldest) = asked.pop_front() else { return };
+        let counted = match result {
+            Ok((differ, changes)) => {
+                *child = Some(differ);
+                Ok((changes, Depth::Full))
+            }
+            Err(trouble) => {
+                while let Some(unanswered) = asked.pop_back() {
+                    waiting.push_front(unanswered);
+                }
+                descend(trouble, &oldest.request, spawner, mirror).await
+            }
+        };
+        let took = started.elapsed();
+        started = Instant::now();
+        if ready.send(Ready { pending: oldest, counted, took }).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn take_differ(
+    child: &mut Option<Differ>,
+    spawner: &Spawner,
+    mirror: &Mirror,
+) -> Result<Differ, Trouble> {
+    match child.take() {
+        Some(differ) => Ok(differ),
+        None => spawner
+            .differ(mirror, Depth::Full)
+            .map_err(|error| Trouble::Other(format!("git could not be started: {error}"))),
+    }
+}
+
+/// Looks up the sizes for all that are ready now, puts the analyses together and sends them.
+async fn finish(
+    lookup: &mut Lookup<'_>,
+    merges: &mut Merges<'_>,
+    mut ready: mpsc::Receiver<Ready>,
+    results: &mpsc::Sender<Analysed>,
+) -> Result<(), Gone> {
+    let mut group = Vec::with_capacity(WAITING);
+    while ready.recv_many(&mut group, WAITING).await > 0 {
+        let (known, deaths) = look_up(lookup, &group).await;
+        let mergeable = all_parents_there(lookup, &group).await;
+        for Ready { pending, counted, took } in group.drain(..) {
+            let id = pending.request.commit;
+            let outcome = match counted {
+                Err(outcome) => outcome,
+                Ok((changes, depth)) => {
+                    let profile = &lookup.spawner.profile;
+                    match assemble(id, pending.object, changes, depth, &known, profile) {
+                        Ok(mut analysis) => {
+                            if depth == Depth::Full && mergeable.contains(&id) {
+                                analysis.merge_extra_files =
+                                    merges.count(&id, &analysis.parents).await;
+                            }
+                            Outcome::Analysed(Box::new(analysis))
+                        }
+                        Err(missing) => match deaths.iter().find(|(oid, _)| *oid == missing) {
+                            Some((_, its)) => failed(its),
+                            None => Outcome::refused(
+                                Refusal::RepoCorrupt,
+                                format!("the blob {missing} is missing"),
+                            ),
+                        },
+                    }
+                }
+            };
+            send(results, id, outcome, took).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The merges of a group whose parents are all there.
+async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready]) -> HashSet<ObjectId> {
+    let merges = || {
+        let parents =
+            group.iter().map(|it| (it.pending.request.commit, &it.pending.object.parents));
+        parents.filter(|(_, parents)| parents.len() > 1)
+    };
+    let others: HashSet<ObjectId> = merges().flat_map(|(_, parents)| parents).copied().collect();
+    let others: Vec<ObjectId> = others.into_iter().collect();
+    let found = lookup.ask(Question::Info, &others).await;
+    let is_there = |found: &Result<Object, Death>| matches!(found, Ok(Object::Found { kind, .. }) if kind == "commit");
+    let there: HashSet<ObjectId> =
+        others.iter().zip(found).filter(|(_, it)| is_there(it)).map(|(id, _)| *id).collect();
+    merges()
+        .filter(|(_, parents)| parents.iter().all(|parent| there.contains(parent)))
+        .map(|(id, _)| id)
+        .collect()
+}
+
+/// What is known of the blobs of a group, and of which of them a child died.
+async fn look_up(lookup: &mut Lookup<'_>, group: &[Ready]) -> (Blobs, Vec<(ObjectId, Death)>) {
+    let changes =
+        || group.iter().filter_map(|it| it.counted.as_ref().ok()).flat_map(|(changes, _)| changes);
+    let mut known = Blobs::default();
+    let mut deaths = Vec::new();
+    let oids: HashSet<ObjectId> = changes().flat_map(blobs).collect();
+    let oids: Vec<ObjectId> = oids.into_iter().collect();
+    for (oid, found) in oids.iter().zip(lookup.ask(Question::Info, &oids).await) {
+        match found {
+            Ok(Object::Found { size, .. }) => drop(known.sizes.insert(*oid, size)),
+            Ok(Object::Missing) => {}
+            Err(death) => deaths.push((*oid, death)),
+        }
+    }
+    let possible: HashSet<ObjectId> =
+        changes().filter_map(|change| possible_pointer(change, &known)).collect();
+    let possible: Vec<ObjectId> = possible.into_iter().collect();
+    let found = lookup.ask(Question::Content(POINTER), &possible).await;
+    for (oid, found) in possible.iter().zip(found) {
+        match found {
+            Ok(Object::Found { content, .. }) if is_pointer(&content) => {
+                known.pointers.insert(*oid);
+            }
+            Ok(_) => {}
+            // Its size was known, its content is not: without it the kind would be a guess.
+            Err(death) => {
+                known.sizes.remove(oid);
+                deaths.push((*oid, death));
+            }
+        }
+    }
+    (known, deaths)
+}
+
+async fn send(
+    results: &mpsc::Sender<Analysed>,
+    id: ObjectId,
+    outcome: Outcome,
+    took: Duration,
+) -> Result<(), Gone> {
+    results.send(Analysed { id, outcome, took }).await.map_err(|_| Gone)
+}

@@ -1,0 +1,148 @@
+//! `git diff-tree --stdin`: what each commit changed.
+//!
+//! A request is a line with the commit and the parent to compare it with: git then believes no graft
+//! and no shallow boundary, and a merge is compared with one parent. The line after it is no object
+//! id, so git repeats it and flushes: that marks the end of an answer. It holds a number that nobody
+//! can guess, or a path could pretend to be it.
+
+use std::io;
+
+use rustix::process::Pid;
+use tokio::process::Command;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use super::child::Child;
+use super::death::Death;
+use crate::handler::git::oid::ObjectId;
+use crate::handler::git::profile::Profile;
+
+/// What is asked about each commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// Paths, renames and counts of lines.
+    Full,
+    /// Paths only: no content is read.
+    Raw,
+    /// The names of the paths of a merge that differ from every parent.
+    Combined,
+}
+
+/// The arguments, after those that name the repository.
+pub(super) fn arguments(command: &mut Command, depth: Depth, profile: &Profile) {
+    command.args(["diff-tree", "--stdin", "--always", "-r", "--root", "-z"]);
+    command.args(["--no-textconv", "--no-ext-diff", "--no-color", "--no-abbrev"]);
+    command.arg("--ignore-submodules=none");
+    match depth {
+        Depth::Full => {
+            command.args(["--raw", "--numstat", "--diff-algorithm=myers"]);
+            command.arg(format!("-M{}%", profile.rename_percent));
+            command.arg(format!("-l{}", profile.rename_limit));
+        }
+        Depth::Raw => {
+            command.args(["--raw", "--no-renames"]);
+        }
+        Depth::Combined => {
+            command.args(["-c", "--name-only", "--no-renames"]);
+        }
+    }
+    // The marker alone flushes, and not git after each commit besides.
+    command.env("GIT_FLUSH", "0");
+}
+
+/// A commit and its first parent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) commit: ObjectId,
+    pub(super) parent: Option<ObjectId>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The child has ended.
+    Died,
+    /// The time is over.
+    Late,
+    /// The answer is longer than allowed.
+    TooLong,
+}
+
+/// The child.
+pub(super) struct Differ {
+    child: Child,
+    marker: String,
+    /// How far what is unread was searched for the marker.
+    searched: usize,
+    served: usize,
+}
+
+impl Differ {
+    pub(super) fn new(child: Child) -> Self {
+        let marker = format!("--END {}--\n", Uuid::new_v4().simple());
+        Self { child, marker, searched: 0, served: 0 }
+    }
+
+    /// How many requests it has answered.
+    pub(super) fn served(&self) -> usize {
+        self.served
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    pub(super) async fn close(self) {
+        self.child.close().await;
+    }
+
+    pub(super) async fn kill(self) {
+        self.child.kill().await;
+    }
+
+    /// What it died of.
+    pub(super) async fn death(self) -> Death {
+        self.child.death().await
+    }
+
+    /// Asks; any number of requests that together fit into a pipe may be under way.
+    pub(super) async fn ask(&mut self, request: &Request) -> io::Result<()> {
+        let Request { commit, parent } = request;
+        match parent {
+            Some(parent) => self.ask_line(&format!("{commit} {parent}")).await,
+            None => self.ask_line(&commit.to_string()).await,
+        }
+    }
+
+    /// Asks about a commit and the parents that stand after it in the line.
+    pub(super) async fn ask_line(&mut self, line: &str) -> io::Result<()> {
+        self.child.write(format!("{line}\n{}", self.marker).as_bytes()).await
+    }
+
+    /// The answer to the oldest request, at most `most` bytes long, given before `until`.
+    pub(super) async fn answer(&mut self, most: u64, until: Instant) -> Result<Vec<u8>, NoAnswer> {
+        let marker = memchr::memmem::Finder::new(self.marker.as_bytes());
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        loop {
+            let unread = self.child.unread();
+            let found = marker.find(&unread[self.searched..]);
+            // Also if it came all at once, or the pace of reading would decide.
+            if self.searched + found.unwrap_or(0) > most {
+                return Err(NoAnswer::TooLong);
+            }
+            if let Some(at) = found {
+                let answer = unread[..self.searched + at].to_vec();
+                self.child.take(answer.len() + self.marker.len());
+                self.searched = 0;
+                self.served += 1;
+                return Ok(answer);
+            }
+            self.searched = unread.len().saturating_sub(self.marker.len());
+            match timeout_at(until, self.child.read()).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false) | Err(_)) => return Err(NoAnswer::Died),
+                Err(_) => return Err(NoAnswer::Late),
+            }
+        }
+    }
+}

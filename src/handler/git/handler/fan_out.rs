@@ -1,0 +1,157 @@
+//! A range or a whole repository becomes tasks of some commits each.
+//!
+//! The ids of these tasks follow from what they ask for, so a second time adds none: the ledger refuses
+//! a task that it knows. All are in the stream before this task is acknowledged.
+
+use futures_util::future::try_join_all;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::payload::{Payload, Wish};
+use super::{GitParts, queue_failed, results_failed};
+use crate::domain::{Failure, Kind, RawEntry, TaskId};
+use crate::handler::Run;
+use crate::handler::git::mirror::{Mirror, MirrorError, Selection, Source};
+use crate::handler::git::oid::{ObjectId, hex};
+use crate::handler::git::results::Place;
+use crate::queue::codec::NewTask;
+
+/// Entries on their way to Redis at once.
+const UNDER_WAY: usize = 100;
+
+/// A fan-out at work.
+pub(super) struct FanOut<'a> {
+    pub(super) parts: &'a GitParts,
+    pub(super) batch: usize,
+    pub(super) source: &'a Source,
+    pub(super) place: Place,
+    pub(super) run: &'a Run,
+}
+
+impl FanOut<'_> {
+    /// Adds the tasks; answers how many.
+    pub(super) async fn run(&self, wish: &Wish) -> Result<Value, Failure> {
+        let GitParts { mirrors, stores, engine } = self.parts;
+        let mirror = mirrors.refresh(self.source).await.map_err(|error| mirror_failed(&error))?;
+        let selection = self.selection(&mirror, wish).await?;
+        let listed = mirrors.list(&mirror, &selection).await;
+        let mut commits = listed.map_err(|error| mirror_failed(&error))?;
+        let mailmap = mirrors.mailmap(&mirror).await.map_err(|error| mirror_failed(&error))?;
+        drop(mirror);
+        // Oldest first: what comes later changes only the last tasks.
+        commits.reverse();
+        let noted = stores.results.set_mailmap(self.place, mailmap.as_deref()).await;
+        noted.map_err(|error| results_failed(&error))?;
+        let profile = engine.profile().id();
+        let tasks: Vec<(TaskId, &[ObjectId])> = commits
+            .chunks(self.batch.max(1))
+            .map(|part| Ok((task_id(&self.run.task.kind, self.source, &profile, part)?, part)))
+            .collect::<Result<_, Failure>>()?;
+        let queued: Vec<(ObjectId, &str)> = tasks
+            .iter()
+            .flat_map(|(id, part)| part.iter().map(|commit| (*commit, id.as_str())))
+            .collect();
+        let noted = stores.results.queue(self.place, &queued).await;
+        noted.map_err(|error| results_failed(&error))?;
+        self.add(&tasks).await?;
+        Ok(json!({"commits": commits.len(), "tasks": tasks.len(), "profile": profile}))
+    }
+
+    async fn selection(&self, mirror: &Mirror, wish: &Wish) -> Result<Selection, Failure> {
+        let Wish::Range { from, to } = wish else { return Ok(Selection::All) };
+        let from = match from {
+            Some(from) => Some(self.resolve(mirror, from).await?),
+            None => None,
+        };
+        Ok(Selection::Range { from, to: self.resolve(mirror, to).await? })
+    }
+
+    async fn resolve(&self, mirror: &Mirror, name: &str) -> Result<ObjectId, Failure> {
+        let found = self.parts.mirrors.resolve(mirror, name).await;
+        found.map_err(|error| mirror_failed(&error))?.ok_or_else(|| {
+            let message = format!("payload: `range`: there is no commit, branch or tag {name:?}");
+            Failure::for_good(message).with_status("payload")
+        })
+    }
+
+    async fn add(&self, tasks: &[(TaskId, &[ObjectId])]) -> Result<(), Failure> {
+        let queue = &self.parts.stores.queue;
+        for part in tasks.chunks(UNDER_WAY) {
+            let entries: Vec<RawEntry> =
+                part.iter().map(|(id, commits)| self.entry(id, commits)).collect();
+            let added = entries.iter().map(|entry| queue.append(&self.run.task.queue, entry));
+            try_join_all(added).await.map_err(|error| queue_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, id: &TaskId, commits: &[ObjectId]) -> RawEntry {
+        let task = &self.run.task;
+        let payload = Payload::of_commits(self.source.name(), self.source.url(), commits);
+        let mut new = NewTask::new(task.kind.clone(), payload).with_id(id.clone());
+        new.traceparent.clone_from(&task.traceparent);
+        new.encode()
+    }
+}
+
+/// The id of the task for these commits: the same for the same kind, source, profile and commits.
+fn task_id(
+    kind: &Kind,
+    source: &Source,
+    profile: &str,
+    commits: &[ObjectId],
+) -> Result<TaskId, Failure> {
+    let mut hasher = Sha256::new();
+    for part in [kind.as_str(), source.name(), source.url(), profile] {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    for commit in commits {
+        hasher.update(commit.as_bytes());
+    }
+    let digest = hasher.finalize();
+    let id = format!("git:{}:{}", source.key(), hex(&digest[..16]));
+    TaskId::new(&id).map_err(|error| Failure::for_good(format!("no task id: {error}")))
+}
+
+/// There is no commit yet to record it for.
+fn mirror_failed(error: &MirrorError) -> Failure {
+    let failure = if error.is_transient() {
+        Failure::retry(error.to_string())
+    } else {
+        Failure::for_good(error.to_string())
+    };
+    match error.outcome().refusal() {
+        Some(refusal) => failure.with_status(refusal.as_str()),
+        None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handler::git::options::SourcePolicy;
+
+    #[test]
+    fn the_id_follows_from_what_is_asked_for() {
+        let source = |name, url| Source::new(name, url, &SourcePolicy::default()).unwrap();
+        let kind = |name: &str| Kind::new(name).unwrap();
+        let commits: Vec<ObjectId> =
+            (1..4).map(|n| ObjectId::from_bytes(&[n; 20]).unwrap()).collect();
+        let plain = source("a", "https://a/b");
+        let id = |kind: &Kind, source: &Source, profile: &str, commits: &[ObjectId]| {
+            task_id(kind, source, profile, commits).unwrap()
+        };
+        let first = id(&kind("k"), &plain, "p", &commits);
+        assert_eq!(first, id(&kind("k"), &plain, "p", &commits));
+        for other in [
+            id(&kind("l"), &plain, "p", &commits),
+            id(&kind("k"), &source("b", "https://a/b"), "p", &commits),
+            id(&kind("k"), &source("a", "https://a/c"), "p", &commits),
+            id(&kind("k"), &plain, "q", &commits),
+            id(&kind("k"), &plain, "p", &commits[..2]),
+        ] {
+            assert_ne!(first, other);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Makes and renews mirrors, under the exclusive lock.
+//!
+//! A mirror is made under another name and gets its mark last. One that is there is swept before
+//! anything is fetched into it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::error::MirrorError;
+use super::git_mirrors::{GitMirrors, blocking, local, may_replace};
+use super::job::{Limits, Output, run};
+use super::lock::Held;
+use super::place::{Mark, Place};
+use super::source::Source;
+use super::tips::{self, Tips};
+use super::transfer::FetchError;
+use super::{room, settings, sweep, upkeep};
+use crate::clock::Clock;
+use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
+
+/// Looking into a mirror takes no longer than this.
+const LOOK_TIME: Duration = Duration::from_secs(60);
+
+/// What somebody needs of a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need<'a> {
+    /// That it has these commits, or that the source does not.
+    Commits(&'a [ObjectId]),
+    /// That it was fetched into since then, in milliseconds since the Unix epoch.
+    FetchedSince(i64),
+    /// That it is another one than the damaged one of this generation.
+    Another(&'a str),
+}
+
+impl GitMirrors {
+    /// Which of `wanted` the mirror does not have.
+    pub(super) async fn missing(
+        &self,
+        git_dir: &Path,
+        format: ObjectFormat,
+        wanted: &[ObjectId],
+    ) -> Result<Vec<ObjectId>, MirrorError> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let config = [("core.commitGraph", "false".to_owned())];
+        let mut command = self.transfer.program.command(git_dir, format, &config);
+        // With the type git looks at the object, and not only into the index.
+        command.args(["cat-file", "--batch-check=%(objectname) %(objecttype)", "--buffer"]);
+        let input = lines("", wanted, "");
+        let output = Output::Kept(wanted.len() * 128);
+        let until = Instant::now() + LOOK_TIME;
+        let limits = Limits { memory: Some(self.transfer.limits.fetch_memory), file: Some(0) };
+        let done = run(command, input.as_bytes(), output, limits, until).await;
+        let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        // A child that died at a damaged object has not answered for the rest: they count as missing.
+        let found: HashSet<ObjectId> = said
+            .lines()
+            .filter_map(|line| line.split_once(' ').filter(|(_, kind)| *kind != "missing"))
+            .filter_map(|(id, _)| id.parse().ok())
+            .collect();
+        Ok(wanted.iter().copied().filter(|id| !found.contains(id)).collect())
+    }
+
+    /// Whether a mirror with this mark meets a need. Some lock on it is held.
+    pub(super) async fn is_met(
+        &self,
+        need: Need<'_>,
+        place: &Place,
+        mark: &Mark,
+        format: ObjectFormat,
+    ) -> Result<bool, MirrorError> {
+        match need {
+            Need::Commits(wanted) => {
+                Ok(self.missing(&place.mirror(), format, wanted).await?.is_empty())
+            }
+            Need::FetchedSince(at) => Ok(place.fetched_ms() >= at),
+            Need::Another(generation) => Ok(mark.generation != generation),
+        }
+    }
+
+    /// Clones or fetches, unless somebody has met the need meanwhile.
+    pub(super) async fn bring(
+        &self,
+        place: &Place,
+        source: &Source,
+        need: Need<'_>,
+        held: &Held,
+    ) -> Result<(), MirrorError> {
+        let until = Instant::now() + self.transfer.limits.fetch_time;
+        let wanted = match need {
+            Need::Commits(wanted) => wanted,
+            Need::FetchedSince(_) | Need::Another(_) => &[],
+        };
+        let mark = self.tidy(place).await?;
+        let Some((mark, format)) = mark.and_then(|mark| Some((mark.clone(), mark.format()?)))
+        else {
+            return self.clone(place, source, wanted, false, held, until).await;
+        };
+        if self.is_met(need, place, &mark, format).await? {
+            return Ok(());
+        }
+        let fetched = match need {
+            Need::Another(_) => {
+                Err(FetchError::Damaged("also a mirror cloned anew was found damaged".to_owned()))
+            }
+            Need::Commits(_) | Need::FetchedSince(_) => {
+                self.fetch(place, source, format, wanted, held, until).await
+            }
+        };
+        match fetched {
+            Ok(()) => Ok(()),
+            // Whose damage it is shows in a new clone.
+            Err(FetchError::Damaged(detail) | FetchError::Other(MirrorError::Corrupt(detail)))
+                if may_replace(&mark) =>
+            {
+                tracing::warn!(source = source.name(), %detail, "damaged mirror, cloned anew");
+                self.clone(place, source, wanted, true, held, until).await
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Removes leftovers; the mark of what is left, if it is whole.
+    pub(super) async fn tidy(&self, place: &Place) -> Result<Option<Mark>, MirrorError> {
+        let place = place.clone();
+        let tidied = blocking(move || {
+            let mark = place.mark();
+            if mark.is_none() {
+                place.discard()?;
+            } else {
+                let removed = sweep::sweep(&place.mirror())?;
+                if removed > 0 {
+                    tracing::info!(folder = %place.folder().display(), removed, "leftovers removed");
+                }
+            }
+            place.clear()?;
+            Ok(mark)
+        });
+        tidied.await.map_err(local)
+    }
+
+    async fn make_room(&self, place: &Place, more: u64) -> Result<(), MirrorError> {
+        let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
+        let made = move || Ok(room::make_room(&root, &place, more, &limits));
+        blocking(made).await.map_err(local)?
+    }
+
+    /// Makes a mirror under another name and puts it into its place when it is whole.
+    pub(super) async fn clone(
+        &self,
+        place: &Place,
+        source: &Source,
+        wanted: &[ObjectId],
+        is_replacement: bool,
+        held: &Held,
+        until: Instant,
+    ) -> Result<(), MirrorError> {
+        self.make_room(place, 0).await?;
+        let now = Clock::System.wall_ms();
+        let about = self.transfer.head(source, until).await?;
+        let wanted_format = wanted.first().map(ObjectId::format);
+        let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
+        let git_dir = place.unfinished();
+        self.init(&git_dir, format, source, about.branch.as_deref()).await?;
+        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
+        let made = match fetched {
+            Ok(()) => {
+                let (place, mark) = (place.clone(), Mark::new(format, is_replacement));
+                blocking(move || {
+                    place.discard()?;
+                    place.finish(&git_dir, &mark)?;
+                    place.note_fetched(now)?;
+                    place.measure()
+                })
+                .await
+                .map_err(local)
+            }
+            Err(error) => Err(failed(error)),
+        };
+        let left = place.clone();
+        blocking(move || left.clear()).await.map_err(local)?;
+        made?;
+        self.make_room(place, 0).await
+    }
+
+    async fn init(
+        &self,
+        git_dir: &Path,
+        format: ObjectFormat,
+        source: &Source,
+        branch: Option<&str>,
+    ) -> Result<(), MirrorError> {
+        let mut command = self.transfer.program.bare_command(&[]);
+        command.args(["init", "--quiet", "--bare", "--template="]);
+        // HEAD names no branch that there is: nothing of it may depend on where it points.
+        command.args(["--initial-branch=none", &format!("--object-format={}", format.as_str())]);
+        command.arg("--").arg(git_dir);
+        let until = Instant::now() + LOOK_TIME;
+        let done = run(command, b"", Output::Kept(4096), Limits::default(), until).await;
+        let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
+        if !done.success {
+            return Err(MirrorError::Local(done.stderr));
+        }
+        let (git_dir, source) = (git_dir.to_owned(), source.clone());
+        let access = self.transfer.access.clone();
+        let branch = branch.map(str::to_owned);
+        let written = blocking(move || {
+            settings::write(&git_dir, &source, format, &access)?;
+            fs::create_dir_all(git_dir.join("refs/qw"))?;
+            if let Some(branch) = branch {
+                fs::write(git_dir.join("refs/qw/HEAD"), format!("ref: refs/qw/heads/{branch}\n"))?;
+            }
+            Ok(())
+        });
+        written.await.map_err(local)
+    }
+
+    /// Fetches into a mirror that is whole; what the source lets go of is pinned.
+    async fn fetch(
+        &self,
+        place: &Place,
+        source: &Source,
+        format: ObjectFormat,
+        wanted: &[ObjectId],
+        held: &Held,
+        until: Instant,
+    ) -> Result<(), FetchError> {
+        let other = FetchError::Other;
+        // What comes may be as large as what is there, and a repack needs that much again.
+        self.make_room(place, place.size().saturating_mul(2)).await.map_err(other)?;
+        let git_dir = place.mirror();
+        let (to, about, access) = (git_dir.clone(), source.clone(), self.transfer.access.clone());
+        let written = blocking(move || settings::write(&to, &about, format, &access));
+        written.await.map_err(|error| other(local(error)))?;
+        let program = &self.transfer.program;
+        let now = Clock::System.wall_ms();
+        let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
+        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
+        // Also after a fetch that failed half way.
+        tips::pin_lost(&before, &git_dir, format, program).await.map_err(other)?;
+        fetched?;
+        let (tended, age) = (git_dir.clone(), self.transfer.limits.pin_time);
+        let expired = blocking(move || upkeep::expire_pins(&tended, age)).await;
+        expired.map_err(|error| other(local(error)))?;
+        if upkeep::is_due(&git_dir) {
+            upkeep::tend(&git_dir, format, program, &self.transfer.limits, held).await;
+        }
+        let place = place.clone();
+        let noted = blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
+        noted.map_err(|error| other(local(error)))?;
+        Ok(())
+    }
+
+    /// Branches and tags, then by their ids what is wanted and not among them. What the source does
+    /// not have is left out.
+    async fn fetch_all(
+        &self,
+        git_dir: &Path,
+        source: &Source,
+        format: ObjectFormat,
+        wanted: &[ObjectId],
+        held: &Held,
+        until: Instant,
+    ) -> Result<(), FetchError> {
+        self.transfer.fetch(git_dir, format, source, held, until).await?;
+        let wanted: Vec<ObjectId> =
+            wanted.iter().copied().filter(|id| id.format() == format).collect();
+        let mut missing =
+            self.missing(git_dir, format, &wanted).await.map_err(FetchError::Other)?;
+        // Each round fetches all or names one that is gone.
+        while !missing.is_empty() {
+            match self.transfer.fetch_ids(git_dir, &missing, source, held, until).await {
+                Ok(()) => break,
+                Err(FetchError::Gone(id)) if missing.contains(&id) => {
+                    missing.retain(|other| *other != id);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // The source has these, and they came or were there before.
+        match self.missing(git_dir, format, &missing).await.map_err(FetchError::Other)?.first() {
+            Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn failed(error: FetchError) -> MirrorError {
+    match error {
+        FetchError::Damaged(detail) => MirrorError::Corrupt(detail),
+        FetchError::Gone(id) => MirrorError::Fetch(format!("{id} is gone")),
+        FetchError::Other(error) => error,
+    }
+}

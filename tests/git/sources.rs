@@ -1,0 +1,150 @@
+//! Sources of all kinds: shallow, long ids, other people's, none at all; and what a mirror tells of
+//! what it holds.
+
+use std::fs;
+
+use queue_worker::handler::git::{
+    GitMirrors, MirrorError, Mirrors, ObjectId, Outcome, Refusal, Selection, Source,
+};
+
+use crate::mirrors::{options, origin, outcomes, policy, source};
+use crate::repository::{all_commits, id, import, line, said};
+
+#[tokio::test]
+async fn a_mirror_is_listed() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/b1"]);
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    let mut all = mirrors.list(&mirror, &Selection::All).await.unwrap();
+    let mut expected = all_commits(&origin);
+    all.sort();
+    expected.sort();
+    assert_eq!(all, expected);
+    let (from, to) = (id(&origin, "b1~2"), id(&origin, "b1"));
+    let range = Selection::Range { from: Some(from), to };
+    let range = mirrors.list(&mirror, &range).await.unwrap();
+    let said = line(&origin, &["rev-list", "b1~2..b1"]);
+    assert_eq!(range.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"), said);
+    assert_eq!(mirrors.resolve(&mirror, "HEAD").await.unwrap(), Some(to));
+    assert_eq!(mirrors.resolve(&mirror, "b1").await.unwrap(), Some(to));
+    assert_eq!(mirrors.resolve(&mirror, &from.to_string()).await.unwrap(), Some(from));
+    for name in ["nothing", "--all", "b1~2", "x\ny", ""] {
+        assert_eq!(mirrors.resolve(&mirror, name).await.unwrap(), None, "{name:?}");
+    }
+    assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), None);
+    let people = [("A".to_owned(), "a@x".to_owned())];
+    assert_eq!(mirrors.canonical(&mirror, &people).await.unwrap(), people);
+}
+
+#[tokio::test]
+async fn the_mailmap_is_that_of_the_default_branch() {
+    let root = tempfile::tempdir().unwrap();
+    let text = "A Ü <a@x> <b@x>\nC <c@x> Old C <d@x>\n";
+    let stream = format!(
+        "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\nM 100644 inline .mailmap\ndata {}\n{text}\n",
+        text.len()
+    );
+    let origin = import(&root.path().join("origin.git"), stream.as_bytes());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    assert_eq!(mirrors.mailmap(&mirror).await.unwrap().as_deref(), Some(text.as_bytes()));
+    let pair = |name: &str, email: &str| (name.to_owned(), email.to_owned());
+    let people = [
+        pair("B", "B@X"),
+        pair("Old C", "d@x"),
+        pair("New C", "d@x"),
+        pair("", "b@x"),
+        pair("odd <", "b@x"),
+        pair("new\nline", "b@x"),
+        pair("D", ""),
+        pair("", "e@x"),
+    ];
+    let canonical = mirrors.canonical(&mirror, &people).await.unwrap();
+    let expected = [
+        pair("A Ü", "a@x"),
+        pair("C", "c@x"),
+        pair("New C", "d@x"),
+        pair("A Ü", "a@x"),
+        pair("odd <", "b@x"),
+        pair("new\nline", "b@x"),
+        pair("D", ""),
+        pair("", "e@x"),
+    ];
+    assert_eq!(canonical, expected);
+}
+
+#[tokio::test]
+async fn sources_that_cannot_be_read_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let any: ObjectId = "1".repeat(40).parse().unwrap();
+    let missing = source(&root.path().join("nothing"));
+    let found = outcomes(&mirrors, &missing, &[any]).await;
+    assert_eq!(found[0].refusal(), Some(Refusal::RepoUnreadable), "{found:?}");
+    let unreachable = Source::new("r", "http://127.0.0.1:1/r", &policy()).unwrap();
+    let found = outcomes(&mirrors, &unreachable, &[any]).await;
+    assert!(matches!(found[0], Outcome::Failed { .. }), "{found:?}");
+    let origin = origin(root.path());
+    let mut options = options(root.path());
+    options.mirrors.repository = 1000;
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let found = outcomes(&mirrors, &source(&origin), &[any]).await;
+    assert_eq!(found[0].refusal(), Some(Refusal::TooLarge), "{found:?}");
+}
+
+/// Another user's repository could have been made for us to trip over.
+#[tokio::test]
+async fn whose_repositories_are_trusted_is_the_operators_to_say() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let owner = Some(rustix::process::Uid::from_raw(65534));
+    rustix::fs::chown(&origin, owner, None).unwrap();
+    let mut options = options(root.path());
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let refused = mirrors.open(&source(&origin), &[]).await.unwrap_err();
+    assert!(matches!(refused, MirrorError::Unreadable(_)), "{refused}");
+    options.sources.trusted_paths = vec![origin.clone()];
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    mirrors.open(&source(&origin), &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shallow_source_ends_somewhere() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let shallow = root.path().join("shallow.git");
+    let url = format!("file://{}", origin.display());
+    let target = shallow.to_str().unwrap();
+    said(root.path(), &["clone", "-q", "--bare", "--depth=2", "-b", "b0", &url, target]);
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let commits = all_commits(&shallow);
+    let ends = fs::read_to_string(shallow.join("shallow")).unwrap();
+    let found = outcomes(&mirrors, &source(&shallow), &commits).await;
+    for (id, outcome) in commits.iter().zip(found) {
+        let expected = ends.contains(&id.to_string()).then_some(Refusal::ShallowBoundary);
+        assert_eq!(outcome.refusal(), expected, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn long_ids_work_as_well() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = root.path().join("long");
+    fs::create_dir(&origin).unwrap();
+    said(&origin, &["init", "-q", "-b", "main", "--object-format=sha256", "."]);
+    fs::write(origin.join("f"), "1\n2\n").unwrap();
+    said(&origin, &["add", "."]);
+    said(&origin, &["commit", "-q", "-m", "long"]);
+    let commit = id(&origin, "HEAD");
+    assert_eq!(commit.to_string().len(), 64);
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let found =
+        outcomes(&mirrors, &source(&origin), &[commit, "2".repeat(64).parse().unwrap()]).await;
+    assert_eq!(found[0].analysis().unwrap().totals.added, 2);
+    assert_eq!(found[1].refusal(), Some(Refusal::CommitGone));
+}
