@@ -5,6 +5,7 @@
   cargo-deny,
   cargo-nextest,
   clippy,
+  dbus,
   git,
   nodejs,
   postgresql,
@@ -22,6 +23,7 @@ mkShell {
     cargo-deny
     cargo-nextest
     clippy
+    dbus # dbus-daemon, for the tests
     git
     nodejs
     postgresql

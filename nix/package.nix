@@ -18,7 +18,7 @@ let
       ../benches
       ../clippy.toml
       ../config
-      ../docs
+      ../docs/configuration.md
       ./units
       ../rustfmt.toml
       ../src

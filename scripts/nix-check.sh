@@ -18,7 +18,10 @@ lib=$(cd "$NIXPKGS_LIB" && pwd)
 
 program=${QUEUE_WORKER:-}
 for built in target/release/queue-worker target/debug/queue-worker; do
-    if [ -z "$program" ] && [ -x "$built" ]; then program=$built; fi
+    # The newest, or the check would be of yesterday's program.
+    if [ -z "${QUEUE_WORKER:-}" ] && [ -x "$built" ] && { [ -z "$program" ] || [ "$built" -nt "$program" ]; }; then
+        program=$built
+    fi
 done
 if [ ! -x "$program" ]; then
     echo 'nix-check: there is no queue-worker; run cargo build, or set QUEUE_WORKER' >&2

@@ -14,6 +14,8 @@ let
     "User=${instance.user}"
     "Group=${instance.group}"
     "Environment=QUEUE_WORKER_CONFIG=/etc/queue-worker/${name}.toml"
+    # Where the worker notes its start: see `status`.
+    "Environment=STATE_DIRECTORY=/var/lib/queue-worker/${name}"
     "Environment=PATH=${
       lib.makeBinPath (
         instance.extraPackages

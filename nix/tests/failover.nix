@@ -62,11 +62,15 @@ in
     one.wait_for_unit("queue-worker-jobs.service")
 
     with subtest("the other worker takes over from one that is cut off"):
-        enqueue(one, "first", 15)
-        wait_for(one, "begin first")
+        # Up before the task begins, or it may end while this machine boots; idle, or it may be the
+        # one to begin it.
         two.start()
         two.wait_for_unit("queue-worker-jobs.service")
+        two.succeed("systemctl stop queue-worker-jobs.service")
+        enqueue(one, "first", 15)
+        wait_for(one, "begin first")
         one.block()
+        two.succeed("systemctl start queue-worker-jobs.service")
         wait_for(two, "end first")
         succeeded(two, "first")
         assert count(two, "begin first") == 1

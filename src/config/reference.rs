@@ -230,8 +230,8 @@ password inside a URL must be percent-encoded.
 - `lease.min_idle` ≥ `lease.ttl` and `lease.sweep` ≤ `lease.ttl`
 - `lease.nodes`: none, or an odd number of different servers from 3 to 15; `lease.node_timeout` ≤
   `redis.call_timeout`
-- `drain.timeout` + `drain.kill_after` + `drain.margin` ≤ `drain.stop_timeout`, or 90 s if that is
-  not set
+- `drain.timeout` + `drain.kill_after` + `drain.margin` ≤ `drain.stop_timeout`, if that is set;
+  without it the unit's own limit shortens a longer drain while the worker runs (docs/systemd.md)
 - `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`
 - `queue.NAME.max_payload` ≤ `worker.payload_budget`
 - `backoff_base` ≤ `backoff_max`

@@ -54,6 +54,10 @@ impl Account {
     pub(super) fn check_entry(&self, path: &Path) -> Result<(), PrivateServerError> {
         let mut folders: Vec<&Path> = path.ancestors().collect();
         folders.reverse();
+        self.check_folders(&folders)
+    }
+
+    fn check_folders(&self, folders: &[&Path]) -> Result<(), PrivateServerError> {
         for folder in folders {
             let meta = fs::metadata(folder).map_err(PrivateServerError::file("look at", folder))?;
             let bit = if meta.uid() == self.uid {
@@ -65,7 +69,7 @@ impl Account {
             };
             if meta.permissions().mode() & bit == 0 {
                 return Err(PrivateServerError::FolderClosed {
-                    path: folder.to_owned(),
+                    path: folder.to_path_buf(),
                     account: self.name.clone(),
                 });
             }
@@ -102,13 +106,15 @@ mod tests {
         fs::create_dir(&inner).unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let stranger = Account { name: "stranger".to_owned(), uid: 4_000_000, gid: 4_000_000 };
-        let refusal = stranger.check_entry(&inner).unwrap_err();
+        // Not the whole way: a builder's temporary folder may be closed itself.
+        let folders = [root.path(), &*inner];
+        let refusal = stranger.check_folders(&folders).unwrap_err();
         assert!(
             matches!(&refusal, PrivateServerError::FolderClosed { path, .. } if path == root.path()),
             "{refusal}"
         );
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o711)).unwrap();
-        stranger.check_entry(&inner).unwrap();
+        stranger.check_folders(&folders).unwrap();
     }
 }

@@ -121,6 +121,23 @@ impl Tally {
     }
 }
 
+/// Why this process has not the rights that `program` needs, if so: root, and mounting.
+pub fn no_rights(program: &str) -> Option<String> {
+    // capabilities(7)
+    const SYS_ADMIN: u32 = 21;
+    if !rustix::process::geteuid().is_root() {
+        return Some(format!("{program} needs root: run this as root"));
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or_default();
+    (capabilities & (1 << SYS_ADMIN) == 0)
+        .then(|| format!("{program} needs to mount, and this root may not (no CAP_SYS_ADMIN)"))
+}
+
 /// Says that nothing can be tried here, and why, so that nobody takes it for a pass.
 pub fn skip_all(what: &str, reason: &str) -> ExitCode {
     println!("!!! SKIPPED: {what}: {reason}");

@@ -22,7 +22,7 @@ mod worker;
 use std::time::Duration;
 
 pub(crate) use cases::case;
-pub use cases::{Asked, Case, Ground, Running, Tally, Verdict, asked, skip_all};
+pub use cases::{Asked, Case, Ground, Running, Tally, Verdict, asked, no_rights, skip_all};
 pub use clients::{node_redis, redis_py};
 pub use proxy::TcpProxy;
 pub use scene::{GROUP, Letter, QUEUE, STREAM, Scene, TaskRow};

@@ -189,7 +189,7 @@ async fn nothing_but_the_commit_decides() {
     said(&odd, &["symbolic-ref", "HEAD", "refs/heads/b2"]);
     let (replaced, other) = (ids[0].to_string(), ids[1].to_string());
     said(&odd, &["replace", &replaced, &other]);
-    let grafts: String = ids[2..9].iter().map(|id| format!("{id}\n")).collect();
+    let grafts = ids[2..9].iter().map(|id| format!("{id}\n")).collect::<Vec<_>>().concat();
     std::fs::create_dir_all(odd.join("info")).unwrap();
     std::fs::write(odd.join("info/grafts"), grafts).unwrap();
     let engine = engine().await;

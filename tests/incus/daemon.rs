@@ -14,6 +14,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::common::no_rights;
+
 /// Where Debian has the daemon.
 const INCUSD: &str = "/usr/libexec/incus/incusd";
 /// How long it may take to answer.
@@ -32,8 +34,8 @@ pub(crate) struct Daemon {
 
 /// Why there can be no Incus here, if so.
 pub(crate) fn obstacle() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("incusd needs root: run this as root".to_owned());
+    if let Some(reason) = no_rights("incusd") {
+        return Some(reason);
     }
     if !Path::new(INCUSD).is_file() {
         return Some(format!("no {INCUSD}: install incus-base and incus-client"));
@@ -103,7 +105,8 @@ impl Daemon {
         output.unwrap_or_else(|_| panic!("incus {words:?}: {COMMAND_LIMIT:?} over")).expect("incus")
     }
 
-    async fn try_run(&self, words: &[&str]) -> Result<String, String> {
+    /// Runs `incus`; an error is what it said.
+    pub(crate) async fn try_run(&self, words: &[&str]) -> Result<String, String> {
         let output = self.output(words).await;
         let errors = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {

@@ -9,7 +9,7 @@ const MIB: u64 = 1024;
 /// What a worker needs with nothing to do, and some room.
 const BASE: u64 = 32;
 /// More than run at once.
-const TASKS: usize = 12;
+const TASKS: usize = 16;
 
 #[tokio::test]
 async fn scenario_13_giant_output_neither_blocks_nor_fills_the_memory() {
@@ -53,8 +53,9 @@ async fn scenario_13_giant_payloads_pass_in_bounded_memory() {
         assert_eq!((row.attempts, row.crashes), (0, 0));
     }
     scene.until_empty().await;
-    // The budget, and a few payloads on their way in and out; eight at once would be far above it.
-    let bound = (64 + 5 * 64 + BASE) * MIB;
+    // The budget, a few payloads on their way in and out, and what the allocator keeps of them for a
+    // moment. All at once would be as much without a single copy, and each is copied more than once.
+    let bound = (64 + 7 * 64 + BASE) * MIB;
     let most = worker.memory_kib("VmHWM");
     println!("{most} KiB at the most");
     assert!(most < bound, "{most} KiB at the most, more than {bound}");

@@ -17,6 +17,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::common::no_rights;
+
 /// How long a boot may take, on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// How long an end may take before the machine is killed.
@@ -25,8 +27,6 @@ pub(crate) const END_LIMIT: Duration = Duration::from_secs(20);
 const EVERY: Duration = Duration::from_millis(50);
 /// Tells PID 1 to power off (systemd(1), SIGRTMIN+4).
 const POWER_OFF: i32 = 4;
-/// The bit of CAP_SYS_ADMIN (capabilities(7)).
-const SYS_ADMIN: u32 = 21;
 /// The account that the units run as.
 const USER: &str = "queue-worker:x:990:990::/var/lib/queue-worker:/usr/sbin/nologin\n";
 const GROUP: &str = "queue-worker:x:990:\nredis-queue-worker:x:991:\n";
@@ -45,17 +45,8 @@ pub(crate) struct Guest {
 
 /// Why no machine can be booted here, if so.
 pub(crate) fn obstacle() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("systemd-nspawn needs root: run this as root".to_owned());
-    }
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let capabilities = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or_default();
-    if capabilities & (1 << SYS_ADMIN) == 0 {
-        return Some("this root may not mount (no CAP_SYS_ADMIN)".to_owned());
+    if let Some(reason) = no_rights("systemd-nspawn") {
+        return Some(reason);
     }
     for (program, package) in [("systemd-nspawn", "systemd-container"), ("nsenter", "util-linux")] {
         if find(program).is_none() {

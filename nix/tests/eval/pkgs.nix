@@ -41,6 +41,7 @@ let
       "cargo"
       "cargo-deny"
       "cargo-nextest"
+      "dbus"
       "clippy"
       "coreutils"
       "findutils"

@@ -1,7 +1,8 @@
 //! Stores of the same machine: a stop of everything must not stop them before the worker.
 //!
 //! With `After=` alone a switch may still stop the store first; `Requires=` makes its stop a stop of
-//! the worker as well, in order. A crash of the store does not stop a worker that requires it.
+//! the worker as well, in order. A crash of the store does not stop a worker that requires it, unless
+//! systemd restarts the store without `RestartMode=direct`: then it restarts the worker too.
 
 use super::super::finding::Findings;
 use crate::config::{Config, ServerUrl};
