@@ -161,7 +161,7 @@ impl Phase {
     /// The same drain when its budget was `old` and turns out to be `new`: the deadlines come
     /// nearer, or stay where they are.
     #[must_use]
-    pub fn shortened(self, old: Budget, new: Budget) -> Self {
+    pub fn shortened(self, now: BootInstant, old: Budget, new: Budget) -> Self {
         let soft_by = old.soft.saturating_sub(new.soft);
         let hard_by = (old.soft + old.grace).saturating_sub(new.soft + new.grace);
         match self {
@@ -170,10 +170,16 @@ impl Phase {
                 hard: hard - hard_by,
                 latest: latest - soft_by,
             },
-            Self::Interrupting { hard } => Self::Interrupting { hard: hard - hard_by },
-            Self::Running | Self::Quiet | Self::Background | Self::Abandoning | Self::Stopped => {
-                self
+            // Hurried: that was not counted from the beginning.
+            Self::Interrupting { hard } if !hard_by.is_zero() => {
+                Self::Interrupting { hard: hard.min(now + new.grace) }
             }
+            Self::Running
+            | Self::Quiet
+            | Self::Background
+            | Self::Interrupting { .. }
+            | Self::Abandoning
+            | Self::Stopped => self,
         }
     }
 
@@ -328,16 +334,17 @@ mod tests {
         for state in states() {
             let begun = state.on(Event::Terminate, at(10), BUDGET);
             let expected = match state {
-                // Hurried, the end is nearer already.
-                Phase::Draining { .. } => Phase::Interrupting { hard: at(15 - 13) },
-                Phase::Interrupting { .. } => Phase::Interrupting { hard: at(25 - 13) },
+                // Hurried: there is still time to give back.
+                Phase::Draining { .. } | Phase::Interrupting { .. } => {
+                    Phase::Interrupting { hard: at(10 + 4) }
+                }
                 Phase::Running | Phase::Quiet | Phase::Background => {
                     state.on(Event::Terminate, at(10), short)
                 }
                 Phase::Abandoning | Phase::Stopped => state,
             };
-            assert_eq!(begun.shortened(BUDGET, short), expected, "{state:?}");
-            assert_eq!(begun.shortened(short, BUDGET), begun, "never later");
+            assert_eq!(begun.shortened(at(10), BUDGET, short), expected, "{state:?}");
+            assert_eq!(begun.shortened(at(10), short, BUDGET), begun, "never later");
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) enum UnitLimit {
     Of(Span),
     /// There is a unit, and it could not be asked.
     Unknown(String),
+    /// There is a unit, and it is another process's: systemd hears nothing of this one.
+    Foreign(String),
 }
 
 impl UnitLimit {
@@ -45,10 +47,13 @@ impl UnitLimit {
                 tracing::debug!("TimeoutStopSec of {}: {limit:?}", unit.name);
                 Self::Of(limit)
             }
+            None if unit.main_pid == std::process::id() => {
+                Self::Unknown(format!("{} has no TimeoutStopSec", unit.name))
+            }
             _ => {
                 let why = format!("{:?} is not the service of this process", unit.name);
                 tracing::debug!("TimeoutStopSec is unknown: {why}");
-                Self::Unknown(why)
+                Self::Foreign(why)
             }
         }
     }
@@ -82,14 +87,20 @@ impl Allowance {
             Parts { timeout: drain.timeout, kill_after: drain.kill_after, margin: drain.margin };
         let of_the_unit = match unit {
             UnitLimit::Of(Span::Of(limit)) => Some(*limit),
-            UnitLimit::Of(Span::Endless) | UnitLimit::NoUnit | UnitLimit::Unknown(_) => None,
+            UnitLimit::Of(Span::Endless)
+            | UnitLimit::NoUnit
+            | UnitLimit::Unknown(_)
+            | UnitLimit::Foreign(_) => None,
         };
         let limit = [drain.stop_timeout, of_the_unit].into_iter().flatten().min();
+        let heard = heard && !matches!(unit, UnitLimit::Foreign(_));
         let extension = drain.extend_at_most.filter(|_| heard).unwrap_or_default();
         let parts = limit.map_or(wanted, |limit| wanted.within(limit));
         let warning = match (limit, unit) {
             (Some(limit), _) if wanted.total() > limit => Some(shortened(wanted, parts, limit)),
-            (None, UnitLimit::Unknown(why)) if wanted.total() > USUAL_LIMIT => {
+            (None, UnitLimit::Unknown(why) | UnitLimit::Foreign(why))
+                if wanted.total() > USUAL_LIMIT =>
+            {
                 Some(unknown(wanted, why))
             }
             _ => None,
@@ -222,5 +233,7 @@ mod tests {
         let drain = DrainSettings { extend_at_most: Some(secs(60)), ..DrainSettings::new() };
         let extension = |heard| Allowance::settle(&drain, &UnitLimit::NoUnit, heard).0.extension;
         assert_eq!((extension(true), extension(false)), (secs(60), Duration::ZERO));
+        let wrapped = UnitLimit::Foreign("a wrapper is the unit's process".to_owned());
+        assert_eq!(Allowance::settle(&drain, &wrapped, true).0.extension, Duration::ZERO);
     }
 }

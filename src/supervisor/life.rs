@@ -74,7 +74,7 @@ impl Life {
                 request = self.requests.next() => match request {
                     Request::Drain(event) => event,
                     Request::Reload => {
-                        self.reload().await;
+                        self.reload();
                         continue;
                     }
                 },
@@ -95,7 +95,7 @@ impl Life {
                 }
                 Some(answer) = self.questions.join_next() => {
                     if let Ok(unit) = answer {
-                        self.shorten(unit);
+                        self.limited(unit);
                     }
                     continue;
                 }
@@ -116,6 +116,13 @@ impl Life {
         if phase == before {
             return;
         }
+        if let (Event::Progress, Phase::Draining { hard, .. }) = (event, phase) {
+            let end = hard + self.allowance.parts.last_words();
+            // Later than systemd knows of would be too late.
+            if !Notifier::extend(end.saturating_since(self.context.clock.now())) {
+                return;
+            }
+        }
         if event == Event::Terminate && !matches!(before, Phase::Draining { .. }) {
             Notifier::stopping();
             // The unit may have been read anew since the start.
@@ -125,20 +132,22 @@ impl Life {
         }
         self.context.stop.publish(phase);
         self.context.phase.replace(phase);
-        if let (Event::Progress, Phase::Draining { hard, .. }) = (event, phase) {
-            let end = hard + self.allowance.parts.last_words();
-            Notifier::extend(end.saturating_since(self.context.clock.now()));
-        } else {
+        if event != Event::Progress {
             tracing::info!("{}", status::transition(event, phase, self.shared.in_flight()));
         }
         self.tell_status();
     }
 
-    /// A drain has begun, and systemd says how long it will wait. More than was thought is left
+    /// systemd says how long it waits for a stop. If a drain has begun, more than was thought is left
     /// alone.
-    fn shorten(&mut self, unit: UnitLimit) {
+    fn limited(&mut self, unit: UnitLimit) {
         if matches!(unit, UnitLimit::Unknown(_)) || unit == self.unit {
             return;
+        }
+        if !self.context.phase.get().is_leaving() {
+            // Asked for by a reload.
+            self.unit = unit;
+            return self.allow();
         }
         let before = self.allowance;
         self.unit = unit;
@@ -148,7 +157,11 @@ impl Life {
         }
         self.allowance = now;
         self.context.limits.drain_grace.replace(now.parts.kill_after);
-        let phase = self.context.phase.get().shortened(before.budget(), now.budget());
+        let phase = self.context.phase.get().shortened(
+            self.context.clock.now(),
+            before.budget(),
+            now.budget(),
+        );
         self.context.phase.replace(phase);
         self.tell_status();
     }
@@ -186,7 +199,7 @@ impl Life {
         self.notifier.status(facts.line());
     }
 
-    async fn reload(&mut self) {
+    fn reload(&mut self) {
         Notifier::reloading();
         if let Some(config) = self.reloader.reload() {
             for served in build::served(config) {
@@ -194,22 +207,25 @@ impl Life {
                     slots.set_concurrency(served.concurrency);
                 }
             }
-            // The unit may have changed as well.
-            match UnitLimit::ask().await {
-                UnitLimit::Unknown(_) => {}
-                unit => self.unit = unit,
-            }
-            let before = self.allowance;
-            self.allowance = Allowance::of(&self.reloader.config.drain, &self.unit);
-            if self.allowance != before {
-                tracing::info!("{}", self.allowance.told());
-            }
-            self.context.limits.drain_grace.replace(self.allowance.parts.kill_after);
-            if let Some(marker) = &mut self.marker {
-                marker.renew(&self.allowance);
-            }
+            self.allow();
+            // The unit may have changed as well; a signal does not wait for the answer.
+            self.questions.spawn(UnitLimit::ask());
         }
         Notifier::ready();
+    }
+
+    /// Fits the drain of the configuration into what systemd allows.
+    fn allow(&mut self) {
+        let before = self.allowance;
+        self.allowance = Allowance::of(&self.reloader.config.drain, &self.unit);
+        if self.allowance == before {
+            return;
+        }
+        tracing::info!("{}", self.allowance.told());
+        self.context.limits.drain_grace.replace(self.allowance.parts.kill_after);
+        if let Some(marker) = &mut self.marker {
+            marker.renew(&self.allowance);
+        }
     }
 
     fn start_fetchers(&self) -> JoinSet<()> {

@@ -47,16 +47,18 @@ impl Notifier {
     }
 
     /// The service needs this long from now. systemd never shortens its limit for it.
-    pub(super) fn extend(limit: Duration) {
+    pub(super) fn extend(limit: Duration) -> bool {
         // The crate's own message ends at 71 minutes.
-        send(&[NotifyState::Custom(&format!("EXTEND_TIMEOUT_USEC={}", limit.as_micros()))]);
+        send(&[NotifyState::Custom(&format!("EXTEND_TIMEOUT_USEC={}", limit.as_micros()))])
     }
 
     /// The service reads its configuration again; [`Notifier::ready`] ends it. systemd wants the
     /// time in the same datagram (systemd.service(5), `notify-reload`).
     pub(super) fn reloading() {
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => send(&[NotifyState::Reloading, now]),
+            Ok(now) => {
+                send(&[NotifyState::Reloading, now]);
+            }
             Err(error) => tracing::debug!("no monotonic clock for the reload: {error}"),
         }
     }
@@ -83,8 +85,9 @@ impl Notifier {
     }
 }
 
-fn send(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!("systemd was not told: {error}");
-    }
+/// Whether it was sent.
+fn send(state: &[NotifyState<'_>]) -> bool {
+    sd_notify::notify(state)
+        .inspect_err(|error| tracing::debug!("systemd was not told: {error}"))
+        .is_ok()
 }

@@ -28,7 +28,7 @@ use crate::connection::RedisError;
 use crate::domain::{Delivery, Failure, Interruption, LockToken, Malformed, Origin, Task, Verdict};
 use crate::handler::registry::Entry;
 use crate::handler::{ExternalHandler, Handler, Run};
-use crate::lease::{Acquired, LeaseError, Lock};
+use crate::lease::{Acquired, LeaseError, Lock, Renewal};
 use crate::ledger::{Claimed, DelayReason, Effect, Grant, LedgerError, Performed, Recorded};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::lease_clock::LeaseClock;
@@ -244,16 +244,32 @@ impl Executor {
                 Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
-            // A Redis that is full takes no lock but still gives work out. The ledger decides without
-            // it too, and only ended tasks make room; the heartbeat goes on asking for the lock.
             Err(LeaseError::Redis(RedisError::Refused { .. })) => {
                 self.context.health.redis.write_refused();
-                Ok(Lock {
-                    name: task.lock_name(),
-                    token: LockToken::random(),
-                    valid_until: self.context.clock.now(),
-                })
+                self.unlocked(delivery, task).await
             }
+            Err(error) => {
+                self.context.health.redis.doubt(&error);
+                Err(Exit::Leave)
+            }
+        }
+    }
+
+    /// A Redis that is full takes no lock but still gives work out. The ledger decides without it
+    /// too, and only ended tasks make room; the heartbeat goes on asking for the lock. The lock of a
+    /// resource may be a foreign program's, though, and whose it is can still be read.
+    async fn unlocked(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
+        let lock = Lock {
+            name: task.lock_name(),
+            token: LockToken::random(),
+            valid_until: self.context.clock.now(),
+        };
+        if task.lock_key.is_none() {
+            return Ok(lock);
+        }
+        match self.context.stores.leases.renew(std::slice::from_ref(&lock)).await {
+            Ok(found) if found == [Renewal::Foreign] => Err(self.contended(delivery, task).await),
+            Ok(_) => Ok(lock),
             Err(error) => {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)

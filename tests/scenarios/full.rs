@@ -82,6 +82,37 @@ async fn a_full_redis_costs_locks_and_nothing_else() {
     assert!(scene.locks().await.is_empty());
 }
 
+#[tokio::test]
+async fn a_full_redis_leaves_a_foreign_programs_lock_alone() {
+    let scene = Scene::start().await;
+    let mut worker = scene.worker("a").await;
+    let mut connection = scene.redis_connection().await;
+    let () = redis::cmd("SET")
+        .arg("repo:x")
+        .arg("a token of another program's")
+        .query_async(&mut connection)
+        .await
+        .expect("SET");
+    scene.task_with("shared", "effect", b"", &[("lock_key", "repo:x")]).await;
+    scene.until_status("shared", "delayed").await;
+    max_memory(&scene, 1).await;
+    // In the stream, where a full Redis takes no more, so it is delivered while it is full.
+    wait_for("the task to be delivered and put off again", async || {
+        max_memory(&scene, 0).await;
+        let waits = scene.journal_count("shared", "start") == 0
+            && scene.row("shared").await.is_some_and(|row| row.status == "delayed");
+        max_memory(&scene, 1).await;
+        waits && worker.logged("takes no writes") > 0
+    })
+    .await;
+    assert_eq!(scene.journal_count("shared", "start"), 0, "{}", worker.log());
+    max_memory(&scene, 0).await;
+    let () = redis::cmd("DEL").arg("repo:x").query_async(&mut connection).await.expect("DEL");
+    let row = scene.until_status("shared", "succeeded").await;
+    assert_eq!((row.attempts, row.crashes), (0, 0));
+    worker.terminate().await;
+}
+
 /// Due for longer than several looks of the sweep.
 const DUE_FOR_SECONDS: &str = "SELECT count(*) FROM queue_worker.processed_tasks \
      WHERE task_id = 'fails' AND run_at < now() - interval '3 seconds'";

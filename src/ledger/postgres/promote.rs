@@ -28,15 +28,53 @@ const SWEEP: usize = 1_000;
 /// The most bytes of payload that one sweep takes; the row that passes it is the last.
 const SWEEP_BYTES: i64 = 16 << 20;
 
+/// The most letters of one sweep: each may hold some megabytes, which are counted nowhere.
+const LETTERS: usize = 16;
+
 /// The fence of a due entry that comes from a dead letter and has no row: rows start at 0.
 const NO_ROW: Fence = Fence(-1);
 
 /// See [`crate::ledger::Ledger::due`].
 pub(super) async fn due(inner: &Inner, limit: usize) -> Result<Vec<Due>, LedgerError> {
-    let limit = i64::try_from(limit.min(SWEEP)).unwrap_or(0);
+    let limit = limit.min(SWEEP);
+    let mut due = due_tasks(inner, limit).await?;
+    let left = limit - due.len().min(limit);
+    // What was found is reserved already: an error of the rest must not hold it up.
+    match due_letters(inner, left.min(LETTERS)).await {
+        Ok(letters) => due.extend(letters),
+        Err(error) if due.is_empty() => return Err(error),
+        Err(error) => tracing::debug!(%error, "requeued letters are looked for again later"),
+    }
+    Ok(due)
+}
+
+async fn due_tasks(inner: &Inner, limit: usize) -> Result<Vec<Due>, LedgerError> {
+    let limit = i64::try_from(limit).unwrap_or(0);
     let mut session = inner.ledger.open().await?;
     let answer = within(inner.call_timeout, due_rows(inner, session.connection(), limit)).await;
     session.finish("look for due tasks", answer).await
+}
+
+async fn due_letters(inner: &Inner, limit: usize) -> Result<Vec<Due>, LedgerError> {
+    if limit == 0 {
+        return Ok(Vec::new());
+    }
+    let mut session = inner.ledger.open().await?;
+    let looking = due_letter_rows(session.connection(), i64::try_from(limit).unwrap_or(0));
+    let answer = within(inner.call_timeout, looking).await;
+    session.finish("look for requeued letters", answer).await
+}
+
+async fn due_letter_rows(
+    connection: &mut PgConnection,
+    limit: i64,
+) -> Result<Vec<Due>, sqlx::Error> {
+    let rows = sqlx::query(statements::DUE_LETTERS)
+        .bind(limit)
+        .bind(millis(RESERVATION))
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(due_letter).collect()
 }
 
 async fn due_rows(
@@ -57,17 +95,6 @@ async fn due_rows(
             Ok(task) => due.push(task),
             // Only a hand at the table can have done that; it must not stop the others.
             Err(error) => tracing::warn!(%error, "a delayed row cannot be read; mend or delete it"),
-        }
-    }
-    let left = limit - i64::try_from(rows.len()).unwrap_or(limit);
-    if left > 0 {
-        let letters = sqlx::query(statements::DUE_LETTERS)
-            .bind(left)
-            .bind(millis(RESERVATION))
-            .fetch_all(connection)
-            .await?;
-        for row in &letters {
-            due.push(due_letter(row)?);
         }
     }
     Ok(due)
