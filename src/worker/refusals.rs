@@ -27,7 +27,7 @@ pub(super) struct Refusals {
     last: Option<(String, BootInstant, BootInstant)>,
     /// The one that was logged last, and when.
     told: Option<(String, BootInstant)>,
-    /// What the first of the looks said that found no writes taken, and when.
+    /// What the last of the looks said that found no writes taken, and when the first of them was.
     no_writes: Option<(String, BootInstant)>,
 }
 
@@ -50,19 +50,17 @@ impl Refusals {
         })
     }
 
-    /// A look has found whether writes are taken. Returns what is to be logged: why not, or for how
-    /// long they were not.
+    /// A look has found whether writes are taken. Returns what is to be logged: why not, as often as
+    /// that changes, or for how long they were not.
     pub(super) fn writes(&mut self, found: Result<(), String>, now: BootInstant) -> Option<String> {
         match (found, self.no_writes.take()) {
             (Ok(()), Some((_, since))) => Some(format!("{:.1?}", now.saturating_since(since))),
             (Ok(()), None) => None,
-            (Err(_), known @ Some(_)) => {
-                self.no_writes = known;
-                None
-            }
-            (Err(message), None) => {
-                self.no_writes = Some((message.clone(), now));
-                Some(message)
+            (Err(message), known) => {
+                let is_told = known.as_ref().is_some_and(|(told, _)| *told == message);
+                let since = known.map_or(now, |(_, since)| since);
+                self.no_writes = Some((message.clone(), since));
+                (!is_told).then_some(message)
             }
         }
     }
@@ -131,5 +129,15 @@ mod tests {
         assert_eq!(refusals.lasting(at(600)).as_deref(), Some("full"));
         assert_eq!(refusals.writes(Ok(()), at(601)).as_deref(), Some("600.0s"));
         assert_eq!(refusals.lasting(at(601)), None);
+    }
+
+    #[test]
+    fn another_reason_for_refused_writes_is_told_and_the_time_goes_on() {
+        let mut refusals = Refusals::default();
+        refusals.writes(Err("full".into()), at(1));
+        assert_eq!(refusals.writes(Err("no disk".into()), at(5)).as_deref(), Some("no disk"));
+        assert_eq!(refusals.lasting(at(5)).as_deref(), Some("no disk"));
+        assert_eq!(refusals.writes(Err("no disk".into()), at(9)), None);
+        assert_eq!(refusals.writes(Ok(()), at(11)).as_deref(), Some("10.0s"));
     }
 }
