@@ -18,6 +18,22 @@ const RECENT: Duration = Duration::from_secs(5);
 /// Refusals that follow each other for this long are no accident.
 const LASTS: Duration = Duration::from_secs(10);
 
+/// What is to be done about a Redis that answers and refuses all writes; for the code that its
+/// refusal begins with.
+const REMEDIES: [(&str, &str); 3] = [
+    ("OOM", "raise `maxmemory`, or let ended tasks make room"),
+    ("MISCONF", "it cannot persist: look into its log, and make room on its disk"),
+    ("NOREPLICAS", "bring its replicas back, or lower `min-replicas-to-write`"),
+];
+
+/// The remedy for what a Redis answered.
+pub(super) fn remedy(answer: &str) -> Option<&'static str> {
+    let of = |(code, _): &&(&str, &str)| {
+        answer.strip_prefix(code).is_some_and(|rest| rest.starts_with([':', ' ']))
+    };
+    REMEDIES.iter().find(of).map(|(_, remedy)| *remedy)
+}
+
 /// What one store refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -129,6 +145,15 @@ mod tests {
         assert_eq!(refusals.lasting(at(600)).as_deref(), Some("full"));
         assert_eq!(refusals.writes(Ok(()), at(601)).as_deref(), Some("600.0s"));
         assert_eq!(refusals.lasting(at(601)), None);
+    }
+
+    #[test]
+    fn a_refusal_has_the_remedy_of_the_code_that_it_begins_with() {
+        assert!(remedy("OOM: command not allowed").expect("a remedy").contains("`maxmemory`"));
+        let replicas = remedy("NOREPLICAS: Not enough good replicas to write.");
+        assert!(replicas.expect("a remedy").contains("`min-replicas-to-write`"));
+        assert!(remedy("MISCONF Redis is configured").expect("a remedy").contains("disk"));
+        assert_eq!(remedy("NOGROUP: No such key 'qw:{OOM: }:tasks'"), None);
     }
 
     #[test]
