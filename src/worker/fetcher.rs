@@ -1,9 +1,12 @@
 //! One loop per queue that turns free places into deliveries.
 //!
 //! Reclaimed entries go before new ones, and both only as far as there is room. The loop ends when
-//! the worker leaves: the blocked read is interrupted, and what it had brought is handed over. It
-//! owns the executions that it starts, and waits for them.
+//! the worker leaves: the blocked read is interrupted, and what it had brought is handed over. A look
+//! into the pending list may take as long as the largest entry needs to arrive; it is given up then,
+//! and what it would have brought idles until somebody reclaims it. The loop owns the executions that
+//! it starts, and waits for them.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +26,10 @@ const BLOCK: Duration = Duration::from_secs(2);
 
 /// No read asks for more: the group size that measured best.
 const MOST_PER_READ: usize = 256;
+
+/// How long a leaving worker still waits for a look into the pending list, to hand over what it
+/// brings instead of leaving it to idle.
+const LAST_LOOK: Duration = Duration::from_millis(500);
 
 /// Fetches and starts the deliveries of one queue.
 pub struct Fetcher {
@@ -112,7 +119,9 @@ impl Fetcher {
         let now = self.context.clock.now();
         if now >= self.next_sweep {
             let queue = Arc::clone(&self.context.stores.queue);
-            let orphans = queue.reclaim(&self.served.name, demand).await?;
+            let look = queue.reclaim(&self.served.name, demand);
+            let Some(orphans) = self.unless_leaving(look).await else { return Ok(()) };
+            let orphans = orphans?;
             let sweep = self.context.limits.sweep;
             if orphans.len() < demand.entries {
                 self.next_sweep =
@@ -141,11 +150,13 @@ impl Fetcher {
         let interrupted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| !phase.pulls()) => None,
-            deliveries = &mut fetch => Some(deliveries),
+            deliveries = self.context.progress.waiting(&mut fetch) => Some(deliveries),
         };
-        let deliveries = match interrupted {
-            Some(deliveries) => deliveries,
-            None => tokio::join!(&mut fetch, queue.interrupt(&name)).0,
+        let deliveries = if let Some(deliveries) = interrupted {
+            deliveries
+        } else {
+            let ended = async { tokio::join!(&mut fetch, queue.interrupt(&name)).0 };
+            self.context.progress.waiting(ended).await
         }?;
         drop(fetch);
         self.start(deliveries);
@@ -157,13 +168,28 @@ impl Fetcher {
         let queue = Arc::clone(&self.context.stores.queue);
         let mut after = EntryId { ms: 0, seq: 0 };
         loop {
-            let page = queue.delivered(&self.served.name, after, demand).await?;
+            let look = queue.delivered(&self.served.name, after, demand);
+            let Some(page) = self.unless_leaving(look).await else { return Ok(()) };
+            let page = page?;
             let Some(last) = page.last() else { break };
             after = last.entry;
             self.start(page);
         }
         self.unseen = false;
         Ok(())
+    }
+
+    /// What a look into the pending list brings; `None` if the worker leaves and it takes long.
+    async fn unless_leaving<T>(&self, look: impl Future<Output = T>) -> Option<T> {
+        let gives_up = async {
+            self.context.stop.leaving.cancelled().await;
+            tokio::time::sleep(LAST_LOOK).await;
+        };
+        tokio::select! {
+            biased;
+            found = self.context.progress.waiting(look) => Some(found),
+            () = gives_up => None,
+        }
     }
 
     /// Starts a delivery each; those that are in flight here already are dropped. A leaving worker
@@ -173,6 +199,175 @@ impl Fetcher {
             let Some(place) = self.slots.take(&delivery) else { continue };
             let executor = Arc::clone(&self.executor);
             self.running.spawn(async move { executor.execute(delivery, place).await });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::super::counts::Counts;
+    use super::super::dice::Dice;
+    use super::super::health::Health;
+    use super::super::heartbeat::Beats;
+    use super::super::progress::{LONGEST_TURN, Progress};
+    use super::super::slots::Shared;
+    use super::super::stop::Stop;
+    use super::super::watched::Watched;
+    use super::super::{Limits, Stores};
+    use super::*;
+    use crate::clock::Clock;
+    use crate::domain::{QueueName, RawEntry, WorkerId};
+    use crate::handler::registry::Registry;
+    use crate::lease::memory::{MemoryLeases, MemoryLocks};
+    use crate::ledger::Retention;
+    use crate::ledger::memory::{MemoryLedger, MemoryOptions, MemoryTables};
+    use crate::protocol::drain::Phase;
+    use crate::queue::Queue;
+
+    /// Longer than the test waits.
+    const FOREVER: Duration = Duration::from_secs(3600);
+
+    /// A stream whose pending list holds an entry that takes for ever to arrive.
+    struct Endless;
+
+    #[async_trait]
+    impl Queue for Endless {
+        async fn check(&self) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        async fn check_writes(&self) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        async fn fetch(
+            &self,
+            _: &QueueName,
+            _: Demand,
+            _: Duration,
+        ) -> Result<Vec<Delivery>, QueueError> {
+            panic!("the pending list comes first")
+        }
+
+        async fn interrupt(&self, _: &QueueName) {}
+
+        async fn reclaim(&self, _: &QueueName, _: Demand) -> Result<Vec<Delivery>, QueueError> {
+            std::future::pending().await
+        }
+
+        async fn delivered(
+            &self,
+            _: &QueueName,
+            _: EntryId,
+            _: Demand,
+        ) -> Result<Vec<Delivery>, QueueError> {
+            std::future::pending().await
+        }
+
+        async fn settle(&self, _: &QueueName, _: EntryId) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        async fn hand_over(
+            &self,
+            _: &QueueName,
+            _: EntryId,
+            _: &RawEntry,
+        ) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        async fn postpone(&self, _: &QueueName, _: EntryId, _: Duration) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        async fn touch(&self, _: &[(QueueName, EntryId)]) -> Result<Vec<bool>, QueueError> {
+            Ok(Vec::new())
+        }
+
+        async fn append(&self, _: &QueueName, _: &RawEntry) -> Result<EntryId, QueueError> {
+            Ok(EntryId { ms: 1, seq: 0 })
+        }
+
+        async fn contains(&self, _: &QueueName, _: EntryId) -> Result<bool, QueueError> {
+            Ok(false)
+        }
+
+        async fn reap_consumers(&self, _: &QueueName, _: Duration) -> Result<u64, QueueError> {
+            Ok(0)
+        }
+    }
+
+    fn context(clock: Clock) -> Context {
+        let ledger = MemoryOptions::new(WorkerId::random());
+        Context {
+            stores: Stores {
+                queue: Arc::new(Endless),
+                leases: Arc::new(MemoryLeases::new(MemoryLocks::new(clock), FOREVER)),
+                ledger: Arc::new(MemoryLedger::new(MemoryTables::new(clock), ledger)),
+            },
+            registry: Arc::new(Registry::builder().build().expect("a registry")),
+            handlers: tokio::runtime::Handle::current(),
+            clock,
+            phase: Arc::new(Watched::new(Phase::Running)),
+            stop: Stop::default(),
+            progress: Progress::new(clock),
+            health: Health::new(clock, &Dice::Thread),
+            beats: Beats::new(clock),
+            counts: Counts::new(),
+            limits: Limits {
+                lease: FOREVER,
+                drain_grace: Arc::new(Watched::new(Duration::ZERO)),
+                sweep: Duration::from_secs(1),
+                suspect_wait: FOREVER,
+                retention: Retention {
+                    succeeded: FOREVER,
+                    failed: FOREVER,
+                    letters: FOREVER,
+                    batch: 1,
+                },
+                prune_every: FOREVER,
+                unknown_kind_give_up: FOREVER,
+            },
+            dice: Dice::Thread,
+        }
+    }
+
+    /// Both looks into the pending list: for what idles, and for what was delivered unseen.
+    #[tokio::test(start_paused = true)]
+    async fn an_entry_that_takes_for_ever_neither_looks_stuck_nor_holds_up_a_leaving_worker() {
+        for unseen in [false, true] {
+            let clock = Clock::Tokio(tokio::time::Instant::now());
+            let context = context(clock);
+            let Context { progress, phase, stop, health, stores, .. } = context.clone();
+            let name = QueueName::new("q").expect("a name");
+            let served = Served { name, concurrency: 1, max_payload: 1 };
+            let slots = Slots::new(&Shared::new(10, 1000), 1, clock);
+            let mut fetcher = Fetcher::new(context, served, slots);
+            fetcher.unseen = unseen;
+            let leaves = async {
+                for _ in 0..60 {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    assert!(progress.silence() < LONGEST_TURN, "{:?}", progress.silence());
+                }
+                phase.replace(Phase::Background);
+                stop.publish(Phase::Background);
+                tokio::time::sleep(LAST_LOOK * 2).await;
+            };
+            let ended = async {
+                tokio::select! {
+                    biased;
+                    () = fetcher.run() => assert!(stop.leaving.is_cancelled()),
+                    () = health.watch(&stores) => {}
+                }
+            };
+            tokio::select! {
+                biased;
+                () = ended => {}
+                () = leaves => panic!("the loop has not ended, unseen: {unseen}"),
+            }
         }
     }
 }

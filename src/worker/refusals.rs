@@ -18,6 +18,22 @@ const RECENT: Duration = Duration::from_secs(5);
 /// Refusals that follow each other for this long are no accident.
 const LASTS: Duration = Duration::from_secs(10);
 
+/// What is to be done about a Redis that answers and refuses all writes; for the code that its
+/// refusal begins with.
+const REMEDIES: [(&str, &str); 3] = [
+    ("OOM", "raise `maxmemory`, or let ended tasks make room"),
+    ("MISCONF", "it cannot persist: look into its log, and make room on its disk"),
+    ("NOREPLICAS", "bring its replicas back, or lower `min-replicas-to-write`"),
+];
+
+/// The remedy for what a Redis answered.
+pub(super) fn remedy(answer: &str) -> Option<&'static str> {
+    let of = |(code, _): &&(&str, &str)| {
+        answer.strip_prefix(code).is_some_and(|rest| rest.starts_with([':', ' ']))
+    };
+    REMEDIES.iter().find(of).map(|(_, remedy)| *remedy)
+}
+
 /// What one store refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -27,7 +43,7 @@ pub(super) struct Refusals {
     last: Option<(String, BootInstant, BootInstant)>,
     /// The one that was logged last, and when.
     told: Option<(String, BootInstant)>,
-    /// What the first of the looks said that found no writes taken, and when.
+    /// What the last of the looks said that found no writes taken, and when the first of them was.
     no_writes: Option<(String, BootInstant)>,
 }
 
@@ -50,19 +66,17 @@ impl Refusals {
         })
     }
 
-    /// A look has found whether writes are taken. Returns what is to be logged: why not, or for how
-    /// long they were not.
+    /// A look has found whether writes are taken. Returns what is to be logged: why not, as often as
+    /// that changes, or for how long they were not.
     pub(super) fn writes(&mut self, found: Result<(), String>, now: BootInstant) -> Option<String> {
         match (found, self.no_writes.take()) {
             (Ok(()), Some((_, since))) => Some(format!("{:.1?}", now.saturating_since(since))),
             (Ok(()), None) => None,
-            (Err(_), known @ Some(_)) => {
-                self.no_writes = known;
-                None
-            }
-            (Err(message), None) => {
-                self.no_writes = Some((message.clone(), now));
-                Some(message)
+            (Err(message), known) => {
+                let is_told = known.as_ref().is_some_and(|(told, _)| *told == message);
+                let since = known.map_or(now, |(_, since)| since);
+                self.no_writes = Some((message.clone(), since));
+                (!is_told).then_some(message)
             }
         }
     }
@@ -131,5 +145,24 @@ mod tests {
         assert_eq!(refusals.lasting(at(600)).as_deref(), Some("full"));
         assert_eq!(refusals.writes(Ok(()), at(601)).as_deref(), Some("600.0s"));
         assert_eq!(refusals.lasting(at(601)), None);
+    }
+
+    #[test]
+    fn a_refusal_has_the_remedy_of_the_code_that_it_begins_with() {
+        assert!(remedy("OOM: command not allowed").expect("a remedy").contains("`maxmemory`"));
+        let replicas = remedy("NOREPLICAS: Not enough good replicas to write.");
+        assert!(replicas.expect("a remedy").contains("`min-replicas-to-write`"));
+        assert!(remedy("MISCONF Redis is configured").expect("a remedy").contains("disk"));
+        assert_eq!(remedy("NOGROUP: No such key 'qw:{OOM: }:tasks'"), None);
+    }
+
+    #[test]
+    fn another_reason_for_refused_writes_is_told_and_the_time_goes_on() {
+        let mut refusals = Refusals::default();
+        refusals.writes(Err("full".into()), at(1));
+        assert_eq!(refusals.writes(Err("no disk".into()), at(5)).as_deref(), Some("no disk"));
+        assert_eq!(refusals.lasting(at(5)).as_deref(), Some("no disk"));
+        assert_eq!(refusals.writes(Err("no disk".into()), at(9)), None);
+        assert_eq!(refusals.writes(Ok(()), at(11)).as_deref(), Some("10.0s"));
     }
 }

@@ -36,9 +36,11 @@ pub(super) fn explain(
     kind: &str,
 ) -> Failure {
     if evidence.refused_forks > 0 {
-        let (max, times) = (limits.pids_max.unwrap_or_default(), evidence.refused_forks);
-        let _ =
-            write!(failure.message, "; reached pids_max {max} of [handler.{kind}] {times} times");
+        let limit = match limits.pids_max {
+            Some(max) => format!("pids_max {max} of [handler.{kind}], or a limit around it,"),
+            None => "the unit's TasksMax or the machine's limit".to_owned(),
+        };
+        let _ = write!(failure.message, "; reached {limit} {} times", evidence.refused_forks);
     }
     if evidence.oom_kills == 0 {
         return failure;
@@ -136,10 +138,22 @@ mod tests {
         let failure = explained(65 << 8, Evidence { refused_forks: 3, ..Evidence::default() });
         assert_eq!(failure.class, FailureClass::ForGood);
         assert_eq!(failure.status.as_deref(), Some("exit 65"));
-        let expected = "`job` ended with exit 65; reached pids_max 64 of [handler.resize] 3 times";
+        let expected = "`job` ended with exit 65; reached pids_max 64 of [handler.resize], or a \
+                        limit around it, 3 times";
         assert_eq!(failure.message, expected);
         let plain = explained(1 << 8, Evidence::default());
         assert_eq!(plain.message, "`job` ended with exit 1");
+    }
+
+    #[test]
+    fn refused_forks_without_a_limit_of_its_own_are_the_units_or_the_machines() {
+        let evidence = Evidence { refused_forks: 3, ..Evidence::default() };
+        let none = Limits { pids_max: None, ..LIMITS };
+        let failure = failure("job", ExitStatus::from_raw(1 << 8));
+        let failure = explain(failure, &evidence, &none, "resize");
+        let expected = "`job` ended with exit 1; reached the unit's TasksMax or the machine's limit \
+                        3 times";
+        assert_eq!(failure.message, expected);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use crate::domain::{EntryId, QueueName};
 /// The consumer group of all workers.
 pub(super) const GROUP: &str = "qw";
 
-/// The consumer that holds what was given back; written in `give_back.lua` and `reap.lua` too.
+/// The consumer that holds what was given back; written in `give_back.lua` and
+/// `reap_consumers.lua` too.
 pub(super) const NOBODY: &str = "given-back";
 
 /// How often a command is tried again after the consumer group was found missing and made.
@@ -93,6 +94,7 @@ pub(super) fn is_missing_group(error: &QueueError) -> bool {
             message.contains("NOGROUP") || message.contains("UNBLOCKED")
         }
         RedisError::Unavailable { .. }
+        | RedisError::Replica { .. }
         | RedisError::Timeout { .. }
         | RedisError::Misconfigured { .. } => false,
     }

@@ -4,6 +4,7 @@
 //! A read that is cancelled, aborted or not answered in time leaves entries that were delivered to
 //! our name unseen; its connection is closed, and the caller, who sees the error, asks `delivered`.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -64,7 +65,11 @@ impl<'a> Reading<'a> {
 
     fn done(mut self, answer: &Result<redis::Value, QueueError>) {
         self.end = match answer {
-            Err(RedisError::Timeout { .. } | RedisError::Unavailable { .. }) => ReadEnd::Failed,
+            Err(
+                RedisError::Timeout { .. }
+                | RedisError::Unavailable { .. }
+                | RedisError::Replica { .. },
+            ) => ReadEnd::Failed,
             Ok(_) | Err(_) => ReadEnd::Answered,
         };
     }
@@ -121,7 +126,8 @@ impl Reader {
             entries: demand.entries - found.len().min(demand.entries),
             bytes: demand.bytes.saturating_sub(size(&found)),
         };
-        if found.len() == chunk && left.entries > 0 && left.bytes > 0 {
+        let may_be_more = found.len() == chunk && !self.interrupted.load(Ordering::SeqCst);
+        if may_be_more && left.entries > 0 && left.bytes > 0 {
             match self.read_more(left).await {
                 Ok(more) => found.extend(more),
                 // Entries in hand must not be lost to the error; the next fetch tells it.
@@ -180,15 +186,7 @@ impl Reader {
         };
         let cmd = self.command(count, block);
         let deadline = self.deadline(block, count);
-        let answer = connection.query(&cmd, "XREADGROUP", deadline);
-        let answer = tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = self.abort.notified() => Err(RedisError::Unavailable {
-                address: self.link.address().to_owned(),
-                message: "a read was given up".into(),
-            }),
-        };
+        let answer = self.unless_aborted(connection.query(&cmd, "XREADGROUP", deadline)).await;
         reading.done(&answer);
         parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))
     }
@@ -203,11 +201,25 @@ impl Reader {
         // As many as there would be of the largest size, and the one that passes the limit.
         let most = self.base.chunk(demand.entries, demand.bytes) + 1;
         let deadline = self.deadline(Duration::ZERO, most);
-        let answer = connection.script(&READ_WITHIN, deadline, fill).await;
+        let answer = self.unless_aborted(connection.script(&READ_WITHIN, deadline, fill)).await;
         reading.done(&answer);
         parse::entries(answer?)
             .map(|(found, _)| found)
             .map_err(self.base.misread(READ_WITHIN.name()))
+    }
+
+    async fn unless_aborted(
+        &self,
+        answer: impl Future<Output = Result<redis::Value, QueueError>>,
+    ) -> Result<redis::Value, QueueError> {
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = self.abort.notified() => Err(RedisError::Unavailable {
+                address: self.link.address().to_owned(),
+                message: "a read was given up".into(),
+            }),
+        }
     }
 
     fn command(&self, count: usize, block: Duration) -> Cmd {

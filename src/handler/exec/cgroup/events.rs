@@ -10,7 +10,8 @@ pub(crate) struct Evidence {
     /// How often the run's own limit on memory could not be kept otherwise; where it is 0 and
     /// something was killed, a larger cgroup or the machine ran out.
     pub(crate) own_limit: u64,
-    /// Forks that the limit on processes refused.
+    /// Forks that a limit on processes refused: the run's own, or that of a cgroup around it, which
+    /// older kernels count where the fork was tried.
     pub(crate) refused_forks: u64,
 }
 
