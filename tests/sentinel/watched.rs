@@ -10,7 +10,7 @@ use super::FAILOVER_LIMIT;
 use super::common::{GROUP, STREAM, wait_for};
 use super::redis_server::free_port;
 
-const PASSWORD: &str = "sesame";
+pub(crate) const PASSWORD: &str = "sesame";
 const SENTINELS: usize = 3;
 
 pub(crate) struct Watched {
@@ -108,6 +108,37 @@ impl Watched {
         })
         .await;
         self.until_failed_over(before).await
+    }
+
+    /// The server that is not the master.
+    pub(crate) fn replica(&self) -> u16 {
+        self.servers[1 - self.master].port()
+    }
+
+    /// From now on the Sentinels cannot make a replica of the master: after a failover it goes on
+    /// taking writes, and nobody closes its connections.
+    pub(crate) async fn forbid_demotion(&self) {
+        let words = ["ACL", "SETUSER", "default", "-slaveof", "-replicaof"];
+        assert_eq!(self.on_master(&words).await, Some(Value::Okay));
+    }
+
+    /// Kills all Sentinels but one, which names the server on `port` from then on.
+    pub(crate) async fn leave_one_sentinel_that_names(&mut self, port: u16) {
+        self.sentinels.truncate(1);
+        let last = &self.sentinels[0];
+        let port = port.to_string();
+        for words in [
+            &["SENTINEL", "REMOVE", "main"][..],
+            &["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "1"],
+            &["SENTINEL", "SET", "main", "auth-pass", PASSWORD],
+        ] {
+            assert_eq!(last.query(words).await, Some(Value::Okay), "{words:?}");
+        }
+    }
+
+    /// Whether the server on `port` has the key.
+    pub(crate) async fn has_key(port: u16, key: &str) -> bool {
+        ask(port, &["EXISTS", key]).await == Some(Value::Int(1))
     }
 
     /// Waits until the replica has confirmed all writes.

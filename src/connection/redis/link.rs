@@ -143,10 +143,7 @@ impl RedisLink {
                 // The connection's own task runs now, and notices a server that has hung up.
                 tokio::task::yield_now().await;
             }
-            if self.0.target.has_moved_from(connection.address()) {
-                self.discard(&connection, false);
-            }
-            if !connection.is_broken() {
+            if self.is_current(&connection) {
                 return Ok(connection);
             }
         }
@@ -166,6 +163,15 @@ impl RedisLink {
     /// The connection that is up now, if any.
     pub fn established(&self) -> Option<Arc<RedisConnection>> {
         self.current().clone().filter(|connection| !connection.is_broken())
+    }
+
+    /// Whether the connection is up and leads to the server to use; one to another is closed. For
+    /// callers that keep the connection: Sentinels are asked only if this is. Needs a runtime.
+    pub fn is_current(&self, connection: &Arc<RedisConnection>) -> bool {
+        if !connection.is_broken() && self.0.target.has_moved_from(connection.address()) {
+            self.discard(connection, false);
+        }
+        !connection.is_broken()
     }
 
     /// Closes the connection, because what is under way on it is no longer awaited. Unless the

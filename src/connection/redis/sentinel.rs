@@ -8,19 +8,20 @@
 //! <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 //!
 //! An old master that lives on takes writes for some seconds after a failover, and all of them are
-//! lost; so while a connection is used the Sentinels are asked again every [`LOOK_EVERY`].
+//! lost; so while a connection is used the Sentinels are asked again every [`LOOK_EVERY`]. Only a
+//! majority takes a connection away; a minority's word is good for connecting, as there is no better.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisConnectionInfo,
     Value,
 };
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::super::RedisError;
@@ -47,16 +48,18 @@ struct Panel {
 
 #[derive(Default)]
 struct Look {
-    master: Option<ConnectionAddr>,
+    /// What a majority has named last, unless a minority has led elsewhere since.
+    named: Option<Opinion>,
     login: RedisConnectionInfo,
     due: Option<Instant>,
-    /// Goes on whenever somebody asks for a connection.
-    under_way: Option<BoxFuture<'static, Result<Verdict, RedisError>>>,
+    /// One question at most. It goes on by itself: whoever uses the connection may be back only
+    /// when its time is long up.
+    under_way: JoinSet<Result<Verdict, RedisError>>,
 }
 
 /// What the Sentinels say together.
 struct Verdict {
-    master: ConnectionAddr,
+    opinion: Opinion,
     /// Whether a majority of them has spoken.
     sound: bool,
 }
@@ -104,45 +107,73 @@ impl Sentinels {
         let verdict = self.panel.judge(login, limit).await?;
         let mut look = self.look();
         look.login = login.clone();
-        look.due = Some(Instant::now() + LOOK_EVERY);
-        self.note(&mut look, verdict.master.clone());
-        Ok(verdict.master)
+        // A question that began earlier knows less; and after a minority's word the next is due.
+        look.under_way = JoinSet::new();
+        look.due = Some(Instant::now() + if verdict.sound { LOOK_EVERY } else { Duration::ZERO });
+        Ok(look.follow(verdict, &self.panel.name))
     }
 
     /// Whether a majority has named another master than `used`. Asks them now and then, and never
-    /// waits for an answer.
+    /// waits for an answer. Needs a runtime.
     pub(super) fn has_moved_from(&self, used: &str) -> bool {
         let mut look = self.look();
-        if look.under_way.is_none() && look.due.is_some_and(|due| Instant::now() >= due) {
+        if let Some(Ok(Ok(Verdict { opinion, sound: true }))) = look.under_way.try_join_next() {
+            look.note(opinion, &self.panel.name);
+        }
+        let now = Instant::now();
+        if look.under_way.is_empty() && look.due.is_some_and(|due| now >= due) {
+            look.due = Some(now + LOOK_EVERY);
             let (panel, login) = (Arc::clone(&self.panel), look.login.clone());
-            look.under_way = Some(Box::pin(async move { panel.judge(&login, LOOK_LIMIT).await }));
+            look.under_way.spawn(async move { panel.judge(&login, LOOK_LIMIT).await });
         }
-        if let Some(answer) = look.under_way.as_mut().and_then(FutureExt::now_or_never) {
-            look.under_way = None;
-            look.due = Some(Instant::now() + LOOK_EVERY);
-            if let Ok(Verdict { master, sound: true }) = answer {
-                self.note(&mut look, master);
-            }
-        }
-        look.master.as_ref().is_some_and(|master| master.to_string() != used)
-    }
-
-    fn note(&self, look: &mut Look, master: ConnectionAddr) {
-        match &look.master {
-            Some(before) if *before != master => tracing::info!(
-                "the sentinels name another master for {}: {master} instead of {before}",
-                self.panel.name
-            ),
-            Some(_) => {}
-            None => {
-                tracing::debug!("the sentinels name the master of {}: {master}", self.panel.name);
-            }
-        }
-        look.master = Some(master);
+        look.has_moved_from(used)
     }
 
     fn look(&self) -> MutexGuard<'_, Look> {
         self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Look {
+    /// Where to connect after this verdict. A minority's holds unless a majority has named another
+    /// master later, by the epochs; and nobody else has to follow it.
+    fn follow(&mut self, verdict: Verdict, name: &str) -> ConnectionAddr {
+        let Verdict { opinion, sound } = verdict;
+        let master = opinion.master.clone();
+        if sound {
+            self.note(opinion, name);
+            return master;
+        }
+        match &self.named {
+            Some(named) if named.epoch > opinion.epoch => return named.master.clone(),
+            Some(named) if named.master != master => {
+                tracing::info!(
+                    "a minority of the sentinels names another master for {name}: {master} \
+                     instead of {}; the others do not answer",
+                    named.master
+                );
+                self.named = None;
+            }
+            _ => {}
+        }
+        master
+    }
+
+    /// Notes what a majority has said.
+    fn note(&mut self, opinion: Opinion, name: &str) {
+        let master = &opinion.master;
+        match &self.named {
+            Some(Opinion { master: before, .. }) if before != master => tracing::info!(
+                "the sentinels name another master for {name}: {master} instead of {before}"
+            ),
+            Some(_) => {}
+            None => tracing::debug!("the sentinels name the master of {name}: {master}"),
+        }
+        self.named = Some(opinion);
+    }
+
+    fn has_moved_from(&self, used: &str) -> bool {
+        self.named.as_ref().is_some_and(|named| named.master.to_string() != used)
     }
 }
 
@@ -172,7 +203,7 @@ impl Panel {
         }
         let sound = opinions.len() >= majority;
         match opinions.into_iter().max_by_key(|opinion| opinion.epoch) {
-            Some(Opinion { master, .. }) => Ok(Verdict { master, sound }),
+            Some(opinion) => Ok(Verdict { opinion, sound }),
             None => Err(refusal
                 .unwrap_or_else(|| unavailable(&self.address, "none of them answered in time"))),
         }
@@ -259,4 +290,47 @@ fn wants_login(answer: &Value) -> bool {
 fn epoch(answer: Value) -> Option<u64> {
     let fields: std::collections::HashMap<String, String> = redis::from_redis_value(answer).ok()?;
     fields.get("config-epoch")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(port: u16, epoch: u64, sound: bool) -> Verdict {
+        let master = ConnectionAddr::Tcp("h".into(), port);
+        Verdict { opinion: Opinion { master, epoch }, sound }
+    }
+
+    fn follow(look: &mut Look, port: u16, epoch: u64, sound: bool) -> String {
+        look.follow(verdict(port, epoch, sound), "main").to_string()
+    }
+
+    #[test]
+    fn a_majority_moves_everybody() {
+        let mut look = Look::default();
+        assert!(!look.has_moved_from("h:1"), "nothing is known yet");
+        assert_eq!(follow(&mut look, 1, 5, true), "h:1");
+        assert!(!look.has_moved_from("h:1"));
+        // The epochs start again where Sentinels are set up anew.
+        assert_eq!(follow(&mut look, 2, 0, true), "h:2");
+        assert!(look.has_moved_from("h:1") && !look.has_moved_from("h:2"));
+    }
+
+    #[test]
+    fn a_minority_is_followed_and_moves_nobody() {
+        let mut look = Look::default();
+        follow(&mut look, 1, 5, true);
+        assert_eq!(follow(&mut look, 2, 6, false), "h:2");
+        assert!(!look.has_moved_from("h:1") && !look.has_moved_from("h:2"));
+        look.note(verdict(2, 6, true).opinion, "main");
+        assert!(look.has_moved_from("h:1") && !look.has_moved_from("h:2"));
+    }
+
+    #[test]
+    fn a_minority_does_not_lead_back() {
+        let mut look = Look::default();
+        follow(&mut look, 2, 6, true);
+        assert_eq!(follow(&mut look, 1, 5, false), "h:2");
+        assert!(look.has_moved_from("h:1") && !look.has_moved_from("h:2"));
+    }
 }

@@ -49,12 +49,6 @@ enum Standing {
     Away(RedisError),
 }
 
-impl Standing {
-    fn is_usable(&self) -> bool {
-        matches!(self, Self::Connected(connection, _) if !connection.is_broken())
-    }
-}
-
 /// Which start of the server was met last.
 #[derive(Default)]
 struct Past {
@@ -109,7 +103,7 @@ impl Member {
         let mut past = Past::default();
         loop {
             self.wanted.notified().await;
-            if self.standing.borrow().is_usable() {
+            if self.is_usable(&self.standing.borrow()) {
                 continue;
             }
             self.standing.send_if_modified(|standing| {
@@ -242,6 +236,12 @@ impl Member {
         RedisError::Unavailable { address: self.address().to_owned(), message: message.to_owned() }
     }
 
+    /// Whether there is a connection, to the server that is the node now: an old master that lives
+    /// on after a failover must not vote.
+    fn is_usable(&self, standing: &Standing) -> bool {
+        matches!(standing, Standing::Connected(connection, _) if self.link.is_current(connection))
+    }
+
     /// The connection, and whether the node has a vote. Asks for a new one where there is none, and
     /// waits for it only if the last attempt did not fail.
     async fn reach(&self, deadline: Instant) -> Result<(Arc<RedisConnection>, bool), RedisError> {
@@ -260,7 +260,7 @@ impl Member {
     /// The connection, or what comes of an attempt to connect that ends after this call began.
     async fn try_reach(&self) -> Result<(Arc<RedisConnection>, bool), RedisError> {
         let mut standing = self.standing.subscribe();
-        while !standing.borrow_and_update().is_usable() {
+        while !self.is_usable(&standing.borrow_and_update()) {
             self.wanted.notify_one();
             // The sender lives in `self`: this cannot fail.
             let _ = standing.changed().await;
