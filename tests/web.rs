@@ -118,7 +118,7 @@ async fn stores_that_answer_and_refuse_the_work_are_not_ready() {
         let _: redis::Value = command.query_async(&mut redis).await.expect("an answer");
     };
     ask("REPLICAOF 127.0.0.1 1").await;
-    until(port, "/readyz", 503, "it is a replica").await;
+    until(port, "/readyz", 503, "it is a replica and takes no writes; name the master").await;
     ask("REPLICAOF NO ONE").await;
     until(port, "/readyz", 200, "ready").await;
 

@@ -45,6 +45,16 @@ pub enum RedisError {
         /// What the client said.
         message: String,
     },
+    /// A replica takes no writes, and what it has may be replaced at any time. It may become a master,
+    /// or the next attempt to connect may lead to another server.
+    #[error(
+        "redis {address}: it is a replica and takes no writes; name the master or its Sentinels in \
+         `redis.url`"
+    )]
+    Replica {
+        /// Where, without credentials.
+        address: String,
+    },
     /// No answer in time: the command may or may not have been applied.
     #[error("redis {address}: no answer to {command} within {after:?}")]
     Timeout {
@@ -79,7 +89,7 @@ impl RedisError {
     /// Whether the same call may succeed later without anybody's help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable { .. } | Self::Timeout { .. } => true,
+            Self::Unavailable { .. } | Self::Replica { .. } | Self::Timeout { .. } => true,
             Self::Refused { .. } | Self::Misconfigured { .. } => false,
         }
     }

@@ -112,6 +112,10 @@ impl LeaseError {
 fn told(away: &[RedisError]) -> String {
     let one = |error: &RedisError| match error {
         RedisError::Unavailable { address, message } => format!("{address}: {message}"),
+        RedisError::Replica { address } => format!(
+            "{address}: it is a replica and takes no writes; name a master or its Sentinels in \
+             `lease.nodes`"
+        ),
         RedisError::Misconfigured { address, message } => {
             format!("{address} {}", message.replace("`redis.", "`lease."))
         }

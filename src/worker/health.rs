@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::Stores;
 use super::dice::Dice;
-use super::refusals::Refusals;
+use super::refusals::{self, Refusals};
 use super::watched::Watched;
 use crate::clock::{BootInstant, Clock};
 use crate::connection::RedisError;
@@ -41,6 +41,19 @@ pub trait StoreError: Display {
 
     /// Whether it says something about the store, and not only about the one call.
     fn is_of_the_store(&self) -> bool;
+
+    /// What is to be done, where the error does not say it itself.
+    fn remedy(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// The error and its remedy.
+fn told(error: &impl StoreError) -> String {
+    match error.remedy() {
+        Some(remedy) => format!("{error}; {remedy}"),
+        None => error.to_string(),
+    }
 }
 
 impl StoreError for RedisError {
@@ -50,6 +63,16 @@ impl StoreError for RedisError {
 
     fn is_of_the_store(&self) -> bool {
         true
+    }
+
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused { message, .. } => refusals::remedy(message),
+            Self::Unavailable { .. }
+            | Self::Replica { .. }
+            | Self::Timeout { .. }
+            | Self::Misconfigured { .. } => None,
+        }
     }
 }
 
@@ -62,6 +85,13 @@ impl StoreError for LeaseError {
         match self {
             Self::Redis(_) | Self::NoQuorum { .. } => true,
             Self::Spent { .. } => false,
+        }
+    }
+
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Redis(error) => error.remedy(),
+            Self::NoQuorum { .. } | Self::Spent { .. } => None,
         }
     }
 }
@@ -140,7 +170,7 @@ impl Store {
             return;
         }
         if !error.is_transient() {
-            self.refusals().unexplained = Some(error.to_string());
+            self.refusals().unexplained = Some(told(error));
         }
         self.state.update_if(|state| {
             let up = *state == State::Up;
@@ -341,7 +371,7 @@ impl Health {
             match stores.queue.check_writes().await {
                 Ok(()) => self.redis.looked(Ok(())),
                 Err(error @ RedisError::Refused { .. }) => {
-                    self.redis.looked(Err(error.to_string()));
+                    self.redis.looked(Err(told(&error)));
                 }
                 Err(error) => self.redis.doubt(&error),
             }

@@ -18,6 +18,20 @@ const RECENT: Duration = Duration::from_secs(5);
 /// Refusals that follow each other for this long are no accident.
 const LASTS: Duration = Duration::from_secs(10);
 
+/// What is to be done about a Redis that answers and refuses all writes; for the code that its
+/// refusal begins with.
+const REMEDIES: [(&str, &str); 3] = [
+    ("OOM", "raise `maxmemory`, or let ended tasks make room"),
+    ("MISCONF", "it cannot persist: look into its log, and make room on its disk"),
+    ("NOREPLICAS", "bring its replicas back, or lower `min-replicas-to-write`"),
+];
+
+/// The remedy for what a Redis answered; the client quotes codes that it does not know.
+pub(super) fn remedy(answer: &str) -> Option<&'static str> {
+    let code = answer.trim_start_matches('"').split(['"', ':', ' ']).next()?;
+    REMEDIES.iter().find(|(of, _)| *of == code).map(|(_, remedy)| *remedy)
+}
+
 /// What one store refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -129,6 +143,18 @@ mod tests {
         assert_eq!(refusals.lasting(at(600)).as_deref(), Some("full"));
         assert_eq!(refusals.writes(Ok(()), at(601)).as_deref(), Some("600.0s"));
         assert_eq!(refusals.lasting(at(601)), None);
+    }
+
+    #[test]
+    fn a_refusal_has_the_remedy_of_the_code_that_it_begins_with() {
+        for (code, part) in
+            [("OOM", "`maxmemory`"), ("MISCONF", "disk"), ("NOREPLICAS", "`min-replicas-to-write`")]
+        {
+            let told = redis::make_extension_error(code.into(), Some("no".into())).to_string();
+            assert!(remedy(&told).is_some_and(|remedy| remedy.contains(part)), "{told}");
+            assert!(remedy(&format!("{code} no")).is_some());
+        }
+        assert_eq!(remedy("NOGROUP: No such key 'qw:{OOM: }:tasks'"), None);
     }
 
     #[test]

@@ -70,6 +70,9 @@ async fn a_full_redis_costs_locks_and_nothing_else() {
     let told = lines.iter().filter(|line| !line.contains("succeeded")).count();
     assert!(told <= MOST_LINES, "{told} lines:\n{}", lines.join("\n"));
     assert_eq!(worker.logged("takes no writes"), 1, "{}", worker.log());
+    let log = worker.log();
+    let told = log.lines().find(|line| line.contains("takes no writes")).unwrap_or_default();
+    assert!(told.contains("; raise `maxmemory`, or let"), "{told}");
     assert_eq!(worker.logged("redis is away"), 0, "{}", worker.log());
 
     max_memory(&scene, 0).await;

@@ -59,10 +59,7 @@ async fn check(multiplexed: &mut MultiplexedConnection, address: &str) -> Result
         multiplexed.req_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(fault)?;
     let [id, memory, replication] = answers.try_into().unwrap_or_default();
     if field_of_info(&replication, "role").is_some_and(|role| role != "master") {
-        return Err(RedisError::Unavailable {
-            address: address.to_owned(),
-            message: "it is a replica and takes no writes".into(),
-        });
+        return Err(RedisError::Replica { address: address.to_owned() });
     }
     let mut policy = field_of_info(&memory, "maxmemory_policy");
     if policy.is_none() {

@@ -115,7 +115,7 @@ impl RedisLink {
             Ok::<Vec<_>, RedisError>(answers.into_iter().map(check).collect())
         };
         match once().await {
-            Err(RedisError::Unavailable { .. }) => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
             Ok(answers) if answers.iter().any(is_unavailable) => once().await,
             answer => answer,
         }
@@ -129,7 +129,9 @@ impl RedisLink {
         fill: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
         match self.script(script, &fill).await {
-            Err(RedisError::Unavailable { .. }) => self.script(script, &fill).await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => {
+                self.script(script, &fill).await
+            }
             answer => answer,
         }
     }
@@ -243,7 +245,7 @@ impl RedisLink {
 }
 
 fn is_unavailable(answer: &Result<Value, RedisError>) -> bool {
-    matches!(answer, Err(RedisError::Unavailable { .. }))
+    matches!(answer, Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }))
 }
 
 /// The pause after the attempt that followed `failures` failed ones; `random` is in `[0, 1)`.

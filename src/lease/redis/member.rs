@@ -157,7 +157,11 @@ impl Member {
             node::release(&connection, deadline, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. }) if Instant::now() < deadline => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. })
+                if Instant::now() < deadline =>
+            {
+                once().await
+            }
             answer => answer,
         }
     }
@@ -195,7 +199,11 @@ impl Member {
             Ok((counts, found))
         };
         match once().await {
-            Err(RedisError::Unavailable { .. }) if Instant::now() < deadline => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. })
+                if Instant::now() < deadline =>
+            {
+                once().await
+            }
             answer => answer,
         }
     }

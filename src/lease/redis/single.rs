@@ -131,7 +131,7 @@ impl Server {
             node::release(&connection, deadline, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. }) => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
             answer => answer,
         }
     }
@@ -143,7 +143,7 @@ impl Server {
             node::extend(&connection, deadline, self.ttl, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. }) => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
             answer => answer,
         }
     }

@@ -93,6 +93,7 @@ pub(super) fn is_missing_group(error: &QueueError) -> bool {
             message.contains("NOGROUP") || message.contains("UNBLOCKED")
         }
         RedisError::Unavailable { .. }
+        | RedisError::Replica { .. }
         | RedisError::Timeout { .. }
         | RedisError::Misconfigured { .. } => false,
     }

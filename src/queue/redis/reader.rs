@@ -65,7 +65,11 @@ impl<'a> Reading<'a> {
 
     fn done(mut self, answer: &Result<redis::Value, QueueError>) {
         self.end = match answer {
-            Err(RedisError::Timeout { .. } | RedisError::Unavailable { .. }) => ReadEnd::Failed,
+            Err(
+                RedisError::Timeout { .. }
+                | RedisError::Unavailable { .. }
+                | RedisError::Replica { .. },
+            ) => ReadEnd::Failed,
             Ok(_) | Err(_) => ReadEnd::Answered,
         };
     }
