@@ -245,6 +245,10 @@ async fn what_is_handed_over_is_claimable_at_once_as_if_never_delivered() {
     assert_eq!(pending(&server, added[0]).expect("pending").1, 1);
     assert!(other.reclaim(&WORK, demand(9)).await.expect("reclaimed").is_empty());
     giver.hand_over(&WORK, added[0], &fetched[0].raw).await.expect("handed over");
+    let (consumer, _) = pending(&server, added[0]).expect("pending");
+    assert_eq!(consumer, "given-back");
+    let workers = giver.consumers(&WORK).await.expect("consumers").len() as u64;
+    assert_eq!(giver.depth(&WORK).await.expect("depth").consumers, workers);
     let taken = other.reclaim(&WORK, demand(9)).await.expect("reclaimed");
     assert_eq!(ids(&taken), added[..1]);
     assert_eq!(taken[0].raw, fetched[0].raw);

@@ -152,12 +152,11 @@ impl Fetcher {
             _ = phase.wait_for(|phase| !phase.pulls()) => None,
             deliveries = self.context.progress.waiting(&mut fetch) => Some(deliveries),
         };
-        let deliveries = match interrupted {
-            Some(deliveries) => deliveries,
-            None => {
-                let ended = async { tokio::join!(&mut fetch, queue.interrupt(&name)).0 };
-                self.context.progress.waiting(ended).await
-            }
+        let deliveries = if let Some(deliveries) = interrupted {
+            deliveries
+        } else {
+            let ended = async { tokio::join!(&mut fetch, queue.interrupt(&name)).0 };
+            self.context.progress.waiting(ended).await
         }?;
         drop(fetch);
         self.start(deliveries);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::Row;
 
-use super::ground::{GROUP, Ground, STREAM, TTL};
+use super::ground::{GROUP, Ground, NOBODY, STREAM, TTL};
 use super::plan::{Handler, PlannedTask, RESOURCES, resource};
 use crate::cli::trial;
 
@@ -224,11 +224,26 @@ impl Left {
                 Some(redis::Value::BulkString(name)) if name == GROUP.as_bytes())
         };
         let group = groups.iter().find(is_ours);
+        let consumers = match group {
+            Some(_) => consumers(&mut connection).await?,
+            None => 0,
+        };
         Ok(Self {
             locks,
             stream_length: length,
             pending: group.map_or(0, |group| number(group, "pending")),
-            consumers: group.map_or(0, |group| number(group, "consumers")),
+            consumers,
         })
     }
+}
+
+/// The consumers that are workers, or were: all but the one that holds what was given back.
+async fn consumers(connection: &mut redis::aio::MultiplexedConnection) -> anyhow::Result<u64> {
+    let found: Vec<HashMap<String, redis::Value>> =
+        redis::cmd("XINFO").arg("CONSUMERS").arg(STREAM).arg(GROUP).query_async(connection).await?;
+    let is_worker = |consumer: &&HashMap<String, redis::Value>| {
+        !matches!(consumer.get("name"),
+            Some(redis::Value::BulkString(name)) if name == NOBODY.as_bytes())
+    };
+    Ok(found.iter().filter(is_worker).count() as u64)
 }

@@ -21,6 +21,8 @@ use crate::private_servers::{
 const QUEUE: &str = "drill";
 pub(super) const STREAM: &str = "qw:{drill}:tasks";
 pub(super) const GROUP: &str = "qw";
+/// The consumer that holds what was given back.
+pub(super) const NOBODY: &str = "given-back";
 
 /// The default of `lease.ttl`.
 pub(super) const TTL: Duration = Duration::from_secs(5);

@@ -13,7 +13,8 @@ use crate::domain::{EntryId, QueueName};
 /// The consumer group of all workers.
 pub(super) const GROUP: &str = "qw";
 
-/// The consumer that holds what was given back; written in `give_back.lua` and `reap.lua` too.
+/// The consumer that holds what was given back; written in `give_back.lua` and
+/// `reap_consumers.lua` too.
 pub(super) const NOBODY: &str = "given-back";
 
 /// How often a command is tried again after the consumer group was found missing and made.

@@ -23,7 +23,8 @@ pub struct QueueDepth {
     pub pending: u64,
     /// Entries never delivered; not told by Redis before version 7, nor after deletions by hand.
     pub lag: Option<u64>,
-    /// Consumers of the group: one per worker process that has read from the queue.
+    /// Consumers of the group, without the one that holds what was given back: one per worker
+    /// process that has read from the queue.
     pub consumers: u64,
 }
 
@@ -32,8 +33,9 @@ pub(super) async fn depth(base: &Base, queue: &QueueName) -> Result<QueueDepth, 
     let mut pipeline = redis::pipe();
     pipeline.cmd("XLEN").arg(&key);
     pipeline.cmd("XINFO").arg("GROUPS").arg(&key);
+    pipeline.cmd("XINFO").arg("CONSUMERS").arg(&key).arg(GROUP);
     let answers = base.link.pipeline(&pipeline, "XINFO GROUPS").await?;
-    let [length, groups] = answers.try_into().unwrap_or_default();
+    let [length, groups, consumers] = answers.try_into().unwrap_or_default();
     let refused = |message| base.misread("XLEN")(message);
     let length = length.extract_error().map_err(|error| refused(error.to_string()))?;
     let mut depth = QueueDepth { length: number(&length).unwrap_or(0), ..QueueDepth::default() };
@@ -45,7 +47,11 @@ pub(super) async fn depth(base: &Base, queue: &QueueName) -> Result<QueueDepth, 
     if let Some(group) = ours {
         let read = |name| field(group, name).and_then(number);
         depth.pending = read("pending").unwrap_or(0);
-        depth.consumers = read("consumers").unwrap_or(0);
+        // Who may not list them learns how many there are all the same.
+        depth.consumers = match &consumers {
+            Value::Array(found) => workers(found).count() as u64,
+            _ => read("consumers").unwrap_or(0),
+        };
         depth.lag = read("lag");
     }
     Ok(depth)
@@ -71,8 +77,12 @@ pub(super) async fn consumers(base: &Base, queue: &QueueName) -> Result<Vec<Cons
         answer => answer?,
     };
     let found = parse::list(answer).map_err(base.misread("XINFO CONSUMERS"))?;
-    let workers = found.iter().filter_map(consumer).filter(|consumer| consumer.name != NOBODY);
-    Ok(workers.collect())
+    Ok(workers(&found).collect())
+}
+
+/// The worker processes in an answer to `XINFO CONSUMERS`.
+fn workers(found: &[Value]) -> impl Iterator<Item = Consumer> {
+    found.iter().filter_map(consumer).filter(|consumer| consumer.name != NOBODY)
 }
 
 fn consumer(answer: &Value) -> Option<Consumer> {
