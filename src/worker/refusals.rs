@@ -26,12 +26,10 @@ const REMEDIES: [(&str, &str); 3] = [
     ("NOREPLICAS", "bring its replicas back, or lower `min-replicas-to-write`"),
 ];
 
-/// The remedy for what a Redis answered.
+/// The remedy for what a Redis answered; the client quotes codes that it does not know.
 pub(super) fn remedy(answer: &str) -> Option<&'static str> {
-    let of = |(code, _): &&(&str, &str)| {
-        answer.strip_prefix(code).is_some_and(|rest| rest.starts_with([':', ' ']))
-    };
-    REMEDIES.iter().find(of).map(|(_, remedy)| *remedy)
+    let code = answer.trim_start_matches('"').split(['"', ':', ' ']).next()?;
+    REMEDIES.iter().find(|(of, _)| *of == code).map(|(_, remedy)| *remedy)
 }
 
 /// What one store refused.
@@ -149,10 +147,13 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_remedy_of_the_code_that_it_begins_with() {
-        assert!(remedy("OOM: command not allowed").expect("a remedy").contains("`maxmemory`"));
-        let replicas = remedy("NOREPLICAS: Not enough good replicas to write.");
-        assert!(replicas.expect("a remedy").contains("`min-replicas-to-write`"));
-        assert!(remedy("MISCONF Redis is configured").expect("a remedy").contains("disk"));
+        for (code, part) in
+            [("OOM", "`maxmemory`"), ("MISCONF", "disk"), ("NOREPLICAS", "`min-replicas-to-write`")]
+        {
+            let told = redis::make_extension_error(code.into(), Some("no".into())).to_string();
+            assert!(remedy(&told).is_some_and(|remedy| remedy.contains(part)), "{told}");
+            assert!(remedy(&format!("{code} no")).is_some());
+        }
         assert_eq!(remedy("NOGROUP: No such key 'qw:{OOM: }:tasks'"), None);
     }
 
