@@ -29,7 +29,7 @@ const MOST_PER_READ: usize = 256;
 
 /// How long a leaving worker still waits for a look into the pending list, to hand over what it
 /// brings instead of leaving it to idle.
-const LAST_LOOK: Duration = Duration::from_millis(500);
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Fetches and starts the deliveries of one queue.
 pub struct Fetcher {
