@@ -181,7 +181,7 @@ const PAGE_LABELS: &str = "
 | `failed` | failed for good, with a dead letter |
 | `dead` | given up without a verdict: it crashed too many workers, or nobody knew its kind in time; with a dead letter |
 | `refused` | the entry can never run; with a dead letter |
-| `delayed` | not run, waits in Postgres; `queue_worker_delays_total` has the reason |
+| `delayed` | waits in Postgres: not run, and `queue_worker_delays_total` has the reason; or put off by its handler |
 | `released` | interrupted by a drain or a lost lease, and given back |
 | `stale` | the fence refused the outcome: another worker has claimed the task since |
 | `duplicate` | the entry's task was finished or delayed already |
