@@ -79,7 +79,7 @@ fn a_bad_duration() {
 
 #[test]
 fn a_bad_handler_type() {
-    let remedy = r#"write "exec", "sql" or "http""#;
+    let remedy = r#"write "exec", "sql", "http" or "git-analysis""#;
     refused_after_head("[handler.k]\ntype = \"shell\"\n", 8, "handler.k.type: ", remedy);
 }
 
