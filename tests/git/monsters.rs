@@ -1,8 +1,6 @@
 //! Commits that are too large, among good ones: each has a named outcome, its neighbours are done,
 //! and no child takes more memory than it may.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,8 +12,9 @@ use queue_worker::handler::git::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::bombs::{children, tree_bomb};
 use crate::invented;
-use crate::repository::{all_commits, git, id, import, line, outcomes, unlocked};
+use crate::repository::{all_commits, id, import, outcomes, unlocked};
 
 /// What a child may have resident at most, in bytes.
 const PEAK: u64 = 128 * 1024 * 1024;
@@ -33,59 +32,9 @@ fn with_newlines(lines: usize) -> Vec<u8> {
     stream
 }
 
-/// A commit whose tree has `10^depth` paths, all the same.
-fn tree_bomb(folder: &Path, depth: u32) -> ObjectId {
-    let blob = said_with(folder, &["hash-object", "-w", "--stdin"], "x\n");
-    let mut entry = format!("100644 blob {blob}");
-    for _ in 0..depth {
-        let mut tree = String::new();
-        for name in 0..10 {
-            writeln!(tree, "{entry}\t{name}").unwrap();
-        }
-        entry = format!("040000 tree {}", said_with(folder, &["mktree"], &tree));
-    }
-    let tree = entry.rsplit(' ').next().unwrap().to_owned();
-    line(folder, &["commit-tree", &tree, "-m", "bomb"]).parse().unwrap()
-}
-
-fn said_with(folder: &Path, arguments: &[&str], input: &str) -> String {
-    use std::io::{Read as _, Write as _};
-    let mut child = git(folder)
-        .args(arguments)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    assert!(child.wait().unwrap().success());
-    output.trim_end().to_owned()
-}
-
-/// The git children of this process that work in `folder`: their ids, command lines and peaks of
-/// memory in bytes. Those that have ended and are not yet reaped have no command line.
-fn children(folder: &Path) -> Vec<(i32, String, u64)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        if field("PPid:") != Some(u64::from(std::process::id())) {
-            continue;
-        }
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if command.contains(folder.to_str().unwrap()) {
-            found.push((pid, command, field("VmHWM:").unwrap_or(0) * 1024));
-        }
-    }
-    found
+/// Those of this process.
+fn own_children(folder: &Path) -> Vec<(i32, String, u64)> {
+    children(std::process::id(), folder)
 }
 
 /// The outcomes of commits, and the most memory that a child had meanwhile.
@@ -101,7 +50,7 @@ async fn watched(
         tokio::select! {
             found = &mut work => break found,
             () = tokio::time::sleep(Duration::from_millis(5)) => {
-                peak = children(folder).iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
+                peak = own_children(folder).iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
             }
         }
     };
@@ -215,8 +164,9 @@ async fn a_child_killed_by_somebody_costs_nothing() {
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
         // One at a time, and no more than three: a commit that loses two in a row would fail.
-        let differ =
-            children(&repository).into_iter().find(|(_, command, _)| command.contains("diff-tree"));
+        let differ = own_children(&repository)
+            .into_iter()
+            .find(|(_, command, _)| command.contains("diff-tree"));
         if let Some((pid, ..)) = differ.filter(|_| killed < 3) {
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -232,8 +182,8 @@ async fn a_child_killed_by_somebody_costs_nothing() {
 /// Waits until no child works in `folder` any more: they were killed, and need a moment for that.
 async fn none_is_left(folder: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !children(folder).is_empty() {
-        assert!(Instant::now() < deadline, "{:?}", children(folder));
+    while !own_children(folder).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", own_children(folder));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -139,7 +139,9 @@ pub(super) async fn descend(
             Err(Outcome::refused(Refusal::TooLarge, detail))
         }
         Err(Trouble::Corrupt(detail)) => Err(Outcome::refused(Refusal::RepoCorrupt, detail)),
-        Err(Trouble::Killed(detail) | Trouble::Other(detail)) => Err(Outcome::failed(detail)),
+        Err(Trouble::Killed(detail) | Trouble::Other(detail)) => {
+            Err(Outcome::failed(format!("{detail} (paths only; before that: {why})")))
+        }
     }
 }
 

@@ -22,13 +22,13 @@ impl Spawner {
     pub(super) fn objects(&self, mirror: &Mirror) -> io::Result<Objects> {
         let mut command = self.program.command(mirror.git_dir(), mirror.format(), &self.config());
         objects::arguments(&mut command);
-        Ok(Objects::new(Child::spawn(command, self.limits.memory)?))
+        Ok(Objects::new(Child::spawn("cat-file", command, self.limits.memory)?))
     }
 
     pub(super) fn differ(&self, mirror: &Mirror, depth: Depth) -> io::Result<Differ> {
         let mut command = self.program.command(mirror.git_dir(), mirror.format(), &self.config());
         differ::arguments(&mut command, depth, &self.profile);
-        Ok(Differ::new(Child::spawn(command, self.limits.memory)?))
+        Ok(Differ::new(Child::spawn("diff-tree", command, self.limits.memory)?))
     }
 
     fn config(&self) -> Vec<(&'static str, String)> {
