@@ -1,14 +1,16 @@
 //! Commits that are too large, among good ones: each has a named outcome, its neighbours are done,
 //! and no child takes more memory than it may.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::handler::git::{
-    Engine as _, FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome, Profile,
-    Refusal,
+    Analysed, Engine as _, FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome,
+    Profile, Refusal,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -18,6 +20,8 @@ use crate::repository::{all_commits, id, import, outcomes, unlocked};
 
 /// What a child may have resident at most, in bytes.
 const PEAK: u64 = 128 * 1024 * 1024;
+/// More commits than the engine has under way between its children and whoever takes results.
+const UNDER_WAY: usize = 200;
 
 /// A history that ends with a commit of one blob of `lines` empty lines.
 fn with_newlines(lines: usize) -> Vec<u8> {
@@ -42,7 +46,7 @@ async fn watched(
     engine: &GitEngine,
     folder: &Path,
     commits: &[ObjectId],
-) -> (std::collections::HashMap<ObjectId, Outcome>, u64) {
+) -> (HashMap<ObjectId, Outcome>, u64) {
     let mut peak = 0;
     let mirror = unlocked(folder);
     let mut work = std::pin::pin!(outcomes(engine, &mirror, commits));
@@ -64,10 +68,7 @@ async fn engine(threshold: u64, change: impl FnOnce(&mut GitOptions)) -> GitEngi
     GitEngine::with_profile(&options, profile).await.unwrap()
 }
 
-fn neighbours_are_done(
-    found: &std::collections::HashMap<ObjectId, Outcome>,
-    monsters: &[ObjectId],
-) {
+fn neighbours_are_done(found: &HashMap<ObjectId, Outcome>, monsters: &[ObjectId]) {
     for (id, outcome) in found.iter().filter(|(id, _)| !monsters.contains(id)) {
         let analysis = outcome.analysis().unwrap_or_else(|| panic!("{id}: {outcome:?}"));
         assert!(!analysis.flags.contains(Flags::TRUNCATED), "{id}");
@@ -156,24 +157,33 @@ async fn a_child_killed_by_somebody_costs_nothing() {
     let commits = all_commits(&repository);
     let engine = engine(16 << 20, |_| {}).await;
     let mirror = unlocked(&repository);
-    let mut work = std::pin::pin!(outcomes(&engine, &mirror, &commits));
-    let mut killed = 0;
-    let found = loop {
-        tokio::select! {
-            found = &mut work => break found,
-            () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        }
-        // One at a time, and no more than three: a commit that loses two in a row would fail.
-        let differ = own_children(&repository)
-            .into_iter()
-            .find(|(_, command, _)| command.contains("diff-tree"));
-        if let Some((pid, ..)) = differ.filter(|_| killed < 3) {
-            let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-            killed += 1;
-        }
+    let (sender, mut receiver) = mpsc::channel(1);
+    let work = async {
+        engine.analyse(&mirror, &commits, &sender).await;
+        drop(sender);
     };
-    assert!(killed > 0, "it was over before anybody could be killed");
+    let killing = async {
+        let (mut found, mut killed, mut next) = (HashMap::new(), 0, 1);
+        while let Some(Analysed { id, outcome, .. }) = receiver.recv().await {
+            found.insert(id, outcome);
+            if found.len() < next {
+                continue;
+            }
+            let differ = own_children(&repository)
+                .into_iter()
+                .find(|(_, command, _)| command.contains("diff-tree"));
+            let pid = differ.and_then(|(pid, ..)| Pid::from_raw(pid));
+            if pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()) {
+                killed += 1;
+                // Beyond all that is under way: a commit that loses all of its children would fail.
+                next = found.len() + UNDER_WAY;
+            }
+        }
+        (found, killed)
+    };
+    let ((), (found, killed)) = tokio::join!(work, killing);
+    assert!(killed >= 2, "it was over before {killed} could be killed");
+    assert_eq!(found.len(), commits.len());
     neighbours_are_done(&found, &[]);
     engine.close_idle().await;
     none_is_left(&repository).await;
