@@ -62,6 +62,7 @@ pub(super) struct Child {
     buffer: Vec<u8>,
     /// How much of the buffer was taken already.
     taken: usize,
+    served: usize,
 }
 
 impl Child {
@@ -81,12 +82,33 @@ impl Child {
         };
         let memory = Memory { peak: None, limit: memory };
         let (said, buffer) = (Vec::new(), Vec::new());
-        Ok(Self { leader, program, memory, stdin, stdout, stderr, said, buffer, taken: 0 })
+        Ok(Self {
+            leader,
+            program,
+            memory,
+            stdin,
+            stdout,
+            stderr,
+            said,
+            buffer,
+            taken: 0,
+            served: 0,
+        })
     }
 
     /// Its process id.
     pub(super) fn pid(&self) -> Pid {
         self.leader.pid()
+    }
+
+    /// How many requests it has answered.
+    pub(super) fn served(&self) -> usize {
+        self.served
+    }
+
+    /// One more.
+    pub(super) fn count_answer(&mut self) {
+        self.served += 1;
     }
 
     /// Writes requests.
