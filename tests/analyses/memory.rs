@@ -2,6 +2,8 @@
 //! not explain is tried again, and in the end a dead letter with its evidence.
 
 use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -131,6 +133,39 @@ async fn a_child_that_is_killed_at_each_attempt_ends_in_the_dead_letters() {
     assert_eq!((done.open, done.abandoned), (1, 1));
     let elsewhere = history(scene.path(), 52, 10);
     still_works(&scene, &mut worker, &elsewhere).await;
+}
+
+/// The child that reads commit objects has no steps to take, and whom it dies of cannot be told: so
+/// none of the commits has a name afterwards, and the task is to be tried again.
+#[tokio::test]
+async fn a_reader_that_is_killed_at_each_attempt_ends_in_the_dead_letters() {
+    let wrapper = tempfile::tempdir().unwrap();
+    let program = wrapper.path().join("git");
+    let script = "#!/bin/sh\n\
+                  case \"$*\" in *--batch-command*) kill -KILL $$ ;; esac\n\
+                  exec git \"$@\"\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let scene = scene_with(&format!("program = \"{}\"\n", program.display())).await;
+    let git_dir = history(scene.path(), 53, 30);
+    let commits = &all_commits(&git_dir)[..NEIGHBOURS];
+    let mut worker = scene.worker("a").await;
+    scene.task("t", "commits", &Payload::of_commits("r", git_dir.to_str().unwrap(), commits)).await;
+    let row = scene.until_status("t", "failed").await;
+    assert_eq!((row.attempts, row.crashes), (ATTEMPTS, 0));
+    let (letter, text) = shown(&scene).await;
+    assert_eq!((&*letter.reason, letter.attempts), ("failed", ATTEMPTS));
+    let death = "git cat-file ended with signal SIGKILL, may have 128 MiB of memory";
+    assert!(text.contains("8 of 8 commits") && text.contains(death), "{text}");
+    let done = progress(&scene, "r").await;
+    assert_eq!((done.succeeded, done.refused, done.open), (0, 0, NEIGHBOURS as u64));
+    // Once git lives, so do the commits.
+    fs::write(&program, "#!/bin/sh\nexec git \"$@\"\n").unwrap();
+    let id = letter.id.to_string();
+    say(&scene, &["dead", "requeue", &id]).await.good();
+    scene.until_status("t", "succeeded").await;
+    assert_eq!(progress(&scene, "r").await.succeeded, NEIGHBOURS as u64);
+    worker.terminate().await;
 }
 
 /// A fetch has no way to ask for less, so its limit explains nothing about a single commit.
