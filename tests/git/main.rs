@@ -4,6 +4,7 @@
 //! an independent reader of `git log`; `monsters` are too large; `mirrors`, `kills` and `sources` are
 //! what users of a mirror, killed programs and odd sources do to it.
 
+mod bombs;
 mod gitlog;
 mod history;
 mod invented;
