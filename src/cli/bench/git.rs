@@ -35,6 +35,8 @@ const BATCH: usize = 256;
 const UNDER_WAY: usize = 64;
 /// A measurement that makes no progress for this long is broken.
 const STALLED: Duration = Duration::from_secs(60);
+/// How often the results are counted, which costs the database something.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// PyDriller is looked at for this long.
 const PYDRILLER_TIME: &str = "15";
 /// A beginning of what PyDriller is given takes each of so many commits.
@@ -274,7 +276,7 @@ async fn until_done(results: &Results, name: &str, commits: usize) -> anyhow::Re
             let counted = usize::try_from(done - before)?;
             return Ok(per_second(counted, started));
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
