@@ -24,7 +24,6 @@ mod outcome_log;
 mod parting;
 mod performing;
 pub mod progress;
-mod refusals;
 mod running;
 pub mod slots;
 pub mod stop;
