@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The step in the middle is `Executor::run` in `running.rs` for what works outside of the ledger, and
-//! `Executor::perform` in `performing.rs` for what commits with it; `parting.rs` has the way out.
+//! `Executor::perform` in `performing.rs` for what commits with it, where `Executor::in_one_commit`
+//! takes a shorter way too; `parting.rs` has the way out.
 //! Each step either goes on or names an `Exit`: what becomes of the stream's entry. Nothing is
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
@@ -20,11 +21,11 @@ use super::running::time_limit;
 use super::slots::Place;
 use super::{Context, Served, outcome_log};
 use crate::connection::RedisError;
-use crate::domain::{Delivery, Failure, LockToken, Malformed, Origin, Task, Verdict};
+use crate::domain::{Delivery, Failure, LockToken, Malformed, Task, Verdict};
 use crate::handler::Handler;
 use crate::handler::registry::Entry;
 use crate::lease::{Acquired, LeaseError, Lock, Renewal};
-use crate::ledger::{Claimed, DelayReason, Grant, LedgerError, Performed, Recorded};
+use crate::ledger::{Claimed, DelayReason, Grant, LedgerError, Recorded};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::lease_clock::LeaseClock;
 use crate::protocol::settle::{self, RunEnd};
@@ -266,71 +267,6 @@ impl Executor {
                 self.context.health.redis.doubt(&error);
                 Err(Exit::Leave)
             }
-        }
-    }
-
-    /// Claim, effect and success in a single commit, for effects that allow it on their first
-    /// delivery. `Ok` if the task goes the long way: with the failure of the effect, which left
-    /// nothing behind and has yet to be recorded under a claim; or with none.
-    ///
-    /// No lock is taken: while the transaction is open, its row keeps every other claim out, and
-    /// nobody gets the entry within that time. A resource's lock may be a foreign program's, though.
-    async fn in_one_commit(
-        &self,
-        delivery: &Delivery,
-        task: &Arc<Task>,
-        entry: &Entry,
-        place: &mut Place,
-    ) -> Result<Option<Failure>, Exit> {
-        let effect = match &entry.handler {
-            Handler::InTransaction(effect)
-                if effect.single_commit()
-                    && delivery.origin == Origin::Fresh
-                    && task.lock_key.is_none() =>
-            {
-                effect
-            }
-            Handler::InTransaction(_) | Handler::External(_) => return Ok(None),
-        };
-        if self.context.stop.leaving.is_cancelled() {
-            return Err(Exit::HandOver);
-        }
-        let counts = self.counts_of(task);
-        let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
-        place.started();
-        // Nothing keeps the task alive for others to see until the commit, so it must be quick.
-        let limit = time_limit(task, entry);
-        let quick = limit.min(self.context.limits.lease / 2);
-        let answer = tokio::select! {
-            biased;
-            answer = self.context.stores.ledger.perform(task, None, effect, quick) => answer,
-            () = self.context.stop.interrupt.cancelled() => {
-                place.ended(None);
-                return Err(Exit::HandOver);
-            }
-        };
-        place.ended(None);
-        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
-            counts.ran(self.context.clock.now().saturating_since(begun));
-        }
-        match answer {
-            Ok(Performed::Committed) => {
-                self.counts.waited(delivery.entry, begun_ms);
-                counts.succeeded();
-                outcome_log::succeeded(task, None);
-                Err(Exit::Acknowledge)
-            }
-            Ok(Performed::NotClaimed(refused)) => {
-                Err(self.not_claimed(delivery, task, refused).await)
-            }
-            Ok(Performed::Stale) => Err(Exit::Postpone(self.context.limits.lease)),
-            Ok(Performed::Failed(failure))
-                if quick < limit && failure.status.as_deref() == Some("timeout") =>
-            {
-                Ok(None)
-            }
-            Ok(Performed::Failed(failure)) => Ok(Some(failure)),
-            Err(error) => Err(self.ledger_failed(&error)),
         }
     }
 
