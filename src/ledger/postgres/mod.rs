@@ -158,41 +158,6 @@ impl PostgresLedger {
         }
     }
 
-    /// Rows by queue and status. Reads the whole table.
-    pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
-        inspect::counts(&self.inner).await
-    }
-
-    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
-    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
-        inspect::open_letters(&self.inner).await
-    }
-
-    /// Tasks, newest first. Reads the whole table.
-    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
-        inspect::tasks(&self.inner, filter).await
-    }
-
-    /// Running tasks, oldest claim first. Reads the whole table.
-    pub async fn running(&self, limit: u32) -> Result<Vec<RunningTask>, LedgerError> {
-        inspect::running(&self.inner, limit).await
-    }
-
-    /// Everything that is known of one task.
-    pub async fn task(&self, id: &str) -> Result<Option<TaskDetails>, LedgerError> {
-        inspect::task(&self.inner, id).await
-    }
-
-    /// Dead letters, newest first, without their bytes.
-    pub async fn letters(&self, filter: &LetterFilter) -> Result<Vec<DeadLetter>, LedgerError> {
-        inspect::letters(&self.inner, filter).await
-    }
-
-    /// One dead letter, with its bytes.
-    pub async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, LedgerError> {
-        inspect::letter(&self.inner, id).await
-    }
-
     /// Puts letters back to work, all in one transaction; answers those that were. Passed over are
     /// letters requeued before, and those whose task has moved on.
     pub async fn requeue(
