@@ -287,6 +287,26 @@ format = "text"
         self.row(id).await.expect("just seen")
     }
 
+    /// Waits until the lease that a task has now would be over had nobody renewed it, by the
+    /// database's clock.
+    pub async fn until_lease_is_over(&self, id: &str) {
+        let lease_until: String = sqlx::query_scalar(
+            "SELECT lease_until::text FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(id)
+        .fetch_one(&self.pool)
+        .await
+        .expect("a task that runs");
+        wait_for(&format!("the lease of {id} to be over"), async || {
+            sqlx::query_scalar("SELECT clock_timestamp() > $1::text::timestamptz")
+                .bind(&lease_until)
+                .fetch_one(&self.pool)
+                .await
+                .expect("the time")
+        })
+        .await;
+    }
+
     /// A number that Postgres counts.
     pub async fn count(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect(query)
@@ -335,6 +355,18 @@ format = "text"
     pub async fn length(&self) -> u64 {
         let mut connection = self.redis_connection().await;
         redis::cmd("XLEN").arg(STREAM).query_async(&mut connection).await.expect("XLEN")
+    }
+
+    /// The connections to Redis whose last command was `command`, by their ids.
+    pub async fn clients(&self, command: &str) -> Vec<u64> {
+        let mut connection = self.redis_connection().await;
+        let list: String =
+            redis::cmd("CLIENT").arg("LIST").query_async(&mut connection).await.expect("a list");
+        let last = format!("cmd={command}");
+        list.lines()
+            .filter(|line| line.split(' ').any(|word| word == last))
+            .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
+            .collect()
     }
 
     /// The lock keys that exist.
