@@ -1,8 +1,9 @@
 //! The configuration of an instance, and the journal that its handlers write.
 //!
-//! The handlers write `ID start FENCE` and `ID end FENCE` into the journal: `sleep` sleeps for the
-//! seconds in its payload in between, and answers `fence FENCE`; `gate` waits for the test. `effect`
-//! inserts its id and fence into the table `effects`.
+//! The handlers `sleep` and `gate` write `ID start FENCE` and `ID end FENCE` into the journal, and
+//! answer `fence FENCE`. In between, one sleeps for the seconds in its payload, the other waits until
+//! the test opens the gate, for all or for the runs of one fence. `effect` inserts its id and fence
+//! into the table `effects`.
 
 use super::QUEUE;
 
@@ -59,8 +60,9 @@ echo "fence $QUEUE_WORKER_FENCE"
 type = "exec"
 command = ["/bin/sh", "-c", '''
 echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
-until [ -e {gate} ]; do sleep 0.05; done
+until [ -e {gate} ] || [ -e {gate}-$QUEUE_WORKER_FENCE ]; do sleep 0.05; done
 echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
+echo "fence $QUEUE_WORKER_FENCE"
 ''']
 
 [handler.effect]

@@ -131,6 +131,12 @@ format = "text"
         std::fs::write(instance::gate_path(self.folder()), "").expect("open the gate");
     }
 
+    /// Lets those end that run under this fence.
+    pub fn open_gate_for(&self, fence: i64) {
+        let gate = instance::gate_path(self.folder());
+        std::fs::write(format!("{gate}-{fence}"), "").expect("open the gate");
+    }
+
     /// The program with the scene's configuration.
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_queue-worker"));
