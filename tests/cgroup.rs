@@ -191,8 +191,8 @@ async fn a_program_starts_and_ends_in_a_cgroup_of_its_own() {
         while ! grep -qs task- "$NOTES"; do sleep 0.01; done"#,
     );
     execute(options, &cgroups, run("")).await.unwrap();
-    let noted = std::fs::read_to_string(notes.file()).unwrap();
-    assert!(noted.contains("/tasks/task-"), "{noted}");
+    let said = std::fs::read_to_string(notes.file()).unwrap();
+    assert!(said.contains("/tasks/task-"), "{said}");
     assert_eq!(task_groups(&cgroups), Vec::<PathBuf>::new());
 }
 
@@ -220,11 +220,11 @@ async fn every_descendant_is_killed_at_once() {
         let run = run("");
         let cancel = run.cancel.clone();
         let started = async {
-            let noted = notes.count(4).await;
+            let tree = notes.count(4).await;
             let group = task_groups(&cgroups).pop().unwrap();
             eventually("nobody is elsewhere", || {
                 let inside = pids(group.join("cgroup.procs"));
-                noted.iter().all(|pid| inside.contains(pid))
+                tree.iter().all(|pid| inside.contains(pid))
             })
             .await;
             if !dropped {

@@ -368,9 +368,9 @@ format = "text"
         let mut connection = self.redis_connection().await;
         let list: String =
             redis::cmd("CLIENT").arg("LIST").query_async(&mut connection).await.expect("a list");
-        let last = format!("cmd={command}");
+        let wanted = format!("cmd={command}");
         list.lines()
-            .filter(|line| line.split(' ').any(|word| word == last))
+            .filter(|line| line.split(' ').any(|word| word == wanted))
             .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
             .collect()
     }
