@@ -293,11 +293,11 @@ format = "text"
         self.row(id).await.expect("just seen")
     }
 
-    /// Waits until the lease that a task has now would be over had nobody renewed it, by the
-    /// database's clock.
-    pub async fn until_lease_is_over(&self, id: &str) {
-        let lease_until: String = sqlx::query_scalar(
-            "SELECT lease_until::text FROM queue_worker.processed_tasks WHERE task_id = $1",
+    /// Waits until the lease that a task has now would be over, by the database's clock, had nobody
+    /// renewed it; somebody must have, under the same fence.
+    pub async fn until_it_outlives_its_lease(&self, id: &str) {
+        let (lease_until, fence): (String, i64) = sqlx::query_as(
+            "SELECT lease_until::text, fence FROM queue_worker.processed_tasks WHERE task_id = $1",
         )
         .bind(id)
         .fetch_one(&self.pool)
@@ -311,6 +311,16 @@ format = "text"
                 .expect("the time")
         })
         .await;
+        let renewed: bool = sqlx::query_scalar(
+            "SELECT fence = $2 AND status = 'running' AND lease_until > clock_timestamp() \
+             FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(id)
+        .bind(fence)
+        .fetch_one(&self.pool)
+        .await
+        .expect("a task that runs");
+        assert!(renewed, "nobody has renewed the lease of {id}");
     }
 
     /// A number that Postgres counts.

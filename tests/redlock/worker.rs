@@ -30,7 +30,7 @@ async fn a_worker_outlives_its_lock_nodes_while_postgres_renews() {
     worker.until_logged("3 of 3 lock nodes away").await;
     assert!(worker.log().contains(&format!("127.0.0.1:{}", nodes[1].port)), "{}", worker.log());
     for _ in 0..2 {
-        scene.until_lease_is_over("long").await;
+        scene.until_it_outlives_its_lease("long").await;
     }
     scene.open_gate();
     let row = scene.until_status("long", "succeeded").await;

@@ -114,7 +114,7 @@ async fn scenario_19_a_long_task_is_not_delivered_again() {
     scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
     for _ in 0..3 {
-        scene.until_lease_is_over("t").await;
+        scene.until_it_outlives_its_lease("t").await;
     }
     scene.open_gate();
     let row = scene.until_status("t", "succeeded").await;

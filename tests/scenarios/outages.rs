@@ -75,7 +75,7 @@ async fn scenario_06_redis_away_for_two_leases() {
     scene.redis.kill();
     // Until what was renewed last before the outage is over, and what was renewed by then.
     for _ in 0..2 {
-        scene.until_lease_is_over("long").await;
+        scene.until_it_outlives_its_lease("long").await;
     }
     let lines = worker.log().lines().count() - lines_before;
     assert!(lines <= 20, "{lines} lines during the outage:\n{}", worker.log());
