@@ -4,6 +4,8 @@
 //! Each test on the real tree runs in a process of its own that begins inside a scratch cgroup. It
 //! needs cgroup v2 and the right to make cgroups, as root has; without, it says so and is skipped.
 
+mod programs;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,50 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue_worker::clock::Clock;
-use queue_worker::domain::{
-    Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId,
-};
+use queue_worker::domain::{Failure, FailureClass};
 use queue_worker::handler::exec::cgroup::{Cgroups, Limits, Unavailable, controllers_of};
-use queue_worker::handler::exec::{ExecHandler, ExecOptions, become_reaper, sweep};
+use queue_worker::handler::exec::{ExecHandler, ExecOptions, become_reaper};
 use queue_worker::handler::{ExternalHandler, Run};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+
+use programs::{LIMIT, Notes, eventually, pids, run, shell, within};
 
 /// Names the scratch cgroup to the process that runs inside.
 const SCRATCH: &str = "QUEUE_WORKER_TEST_CGROUP";
 /// Somebody without privileges.
 const NOBODY: u32 = 65534;
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn run() -> Run {
-    let (kind, payload) = (Kind::new("resize").unwrap(), Bytes::new());
-    let hash = PayloadHash::of(&kind, &payload, None);
-    let task = Task {
-        id: TaskId::new("task-1").unwrap(),
-        queue: QueueName::new("images").unwrap(),
-        kind,
-        payload,
-        lock_key: None,
-        max_attempts: None,
-        timeout: None,
-        not_before_ms: None,
-        traceparent: None,
-        hash,
-    };
-    Run {
-        task: task.into(),
-        fence: Fence(7),
-        attempt: 1,
-        deadline: Clock::System.now() + LIMIT,
-        deadline_ms: 1_700_000_000_123,
-        cancel: CancellationToken::new(),
-    }
-}
-
-fn shell(script: &str) -> ExecOptions {
-    ExecOptions::new(["sh", "-c", script])
-}
 
 async fn execute(
     options: ExecOptions,
@@ -62,26 +32,7 @@ async fn execute(
     run: Run,
 ) -> Result<Option<Bytes>, Failure> {
     let handler = ExecHandler::new(options).in_cgroups(Some(Arc::clone(cgroups)));
-    tokio::time::timeout(LIMIT, handler.run(run)).await.expect("it took too long")
-}
-
-/// Polls until it is so, since the end of foreign processes cannot be waited for otherwise.
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-fn lines(file: impl AsRef<Path>) -> Vec<String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
-}
-
-fn is_alive(pid: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
+    within(LIMIT, handler.run(run)).await
 }
 
 fn task_groups(cgroups: &Cgroups) -> Vec<PathBuf> {
@@ -217,10 +168,10 @@ async fn a_program_starts_and_ends_in_a_cgroup_of_its_own() {
     let cgroups = Cgroups::take_over().unwrap();
     assert_eq!(cgroups.tasks(), root.join("tasks"));
     assert_eq!(own_cgroup().unwrap(), root.join("worker"));
-    assert!(lines(root.join("cgroup.procs")).is_empty());
+    assert!(pids(root.join("cgroup.procs")).is_empty());
     // Also from the leaf, as a look from outside finds it.
     assert!(controllers_of(Some(std::process::id())).is_ok());
-    let said = execute(shell("cat /proc/self/cgroup"), &cgroups, run()).await.unwrap().unwrap();
+    let said = execute(shell("cat /proc/self/cgroup"), &cgroups, run("")).await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(said.contains("/tasks/task-"), "{said}");
     assert_eq!(task_groups(&cgroups), Vec::<PathBuf>::new(), "removed at the end");
@@ -231,18 +182,17 @@ async fn a_program_starts_and_ends_in_a_cgroup_of_its_own() {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
     let score = (own.trim().parse::<i32>().unwrap() + 200).min(1_000);
     options.environment.insert("SCORE".into(), score.to_string());
-    execute(options, &cgroups, run()).await.unwrap();
+    execute(options, &cgroups, run("")).await.unwrap();
 
     // What it started in the background is inside too, and gone at the end.
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let mut options = shell(
+    let notes = Notes::new();
+    let options = notes.options(
         r#"setsid sh -c 'cat /proc/self/cgroup >>"$NOTES"; exec sleep 1000' </dev/null >/dev/null 2>&1 &
-        while ! grep -q task- "$NOTES"; do sleep 0.01; done"#,
+        while ! grep -qs task- "$NOTES"; do sleep 0.01; done"#,
     );
-    options.environment.insert("NOTES".into(), file.path().to_str().unwrap().into());
-    execute(options, &cgroups, run()).await.unwrap();
-    let noted = lines(file.path());
-    assert!(noted.iter().any(|line| line.contains("/tasks/task-")), "{noted:?}");
+    execute(options, &cgroups, run("")).await.unwrap();
+    let said = std::fs::read_to_string(notes.file()).unwrap();
+    assert!(said.contains("/tasks/task-"), "{said}");
     assert_eq!(task_groups(&cgroups), Vec::<PathBuf>::new());
 }
 
@@ -264,18 +214,17 @@ async fn every_descendant_is_killed_at_once() {
     }
     let cgroups = Cgroups::take_over().unwrap();
     for dropped in [false, true] {
-        let notes = tempfile::NamedTempFile::new().unwrap();
-        let mut options = shell(TREE);
-        options.environment.insert("NOTES".into(), notes.path().to_str().unwrap().into());
+        let notes = Notes::new();
+        let mut options = notes.options(TREE);
         options.kill_after = Duration::from_millis(50);
-        let run = run();
+        let run = run("");
         let cancel = run.cancel.clone();
         let started = async {
-            eventually("all have noted their ids", || lines(notes.path()).len() >= 4).await;
+            let tree = notes.count(4).await;
             let group = task_groups(&cgroups).pop().unwrap();
             eventually("nobody is elsewhere", || {
-                let inside = lines(group.join("cgroup.procs"));
-                lines(notes.path()).iter().all(|pid| inside.contains(pid))
+                let inside = pids(group.join("cgroup.procs"));
+                tree.iter().all(|pid| inside.contains(pid))
             })
             .await;
             if !dropped {
@@ -290,13 +239,7 @@ async fn every_descendant_is_killed_at_once() {
                 assert_eq!(result.unwrap_err().status.as_deref(), Some("cancelled"));
             }
         }
-        for pid in lines(notes.path()) {
-            eventually(&format!("{pid} is gone"), || {
-                sweep();
-                !is_alive(&pid)
-            })
-            .await;
-        }
+        notes.all_gone().await;
         eventually("its cgroup is gone", || {
             cgroups.sweep();
             task_groups(&cgroups).is_empty()
@@ -316,8 +259,8 @@ async fn what_a_killed_worker_left_is_killed_at_the_start() {
     let script = r#"echo 0 >"$1/cgroup.procs"; exec sleep 1000"#;
     let mut left =
         Command::new("sh").args(["-c", script, "sh"]).arg(old.join("inner")).spawn().unwrap();
-    let pid = left.id().to_string();
-    eventually("it is inside", || lines(old.join("inner/cgroup.procs")).contains(&pid)).await;
+    let pid = left.id().cast_signed();
+    eventually("it is inside", || pids(old.join("inner/cgroup.procs")).contains(&pid)).await;
     let cgroups = Cgroups::take_over().unwrap();
     assert!(!left.wait().unwrap().success());
     eventually("its cgroup is gone", || cgroups.sweep() == 0).await;
@@ -344,7 +287,7 @@ async fn a_cgroup_that_only_we_may_write_to_was_delegated() {
     let Some(root) = inside(test, Delegated::Owned) else { return };
     let cgroups = Cgroups::take_over().unwrap();
     assert_eq!(own_cgroup().unwrap(), root.join("worker"));
-    let said = execute(shell("id -u; cat /proc/self/cgroup"), &cgroups, run()).await;
+    let said = execute(shell("id -u; cat /proc/self/cgroup"), &cgroups, run("")).await;
     let said = String::from_utf8_lossy(&said.unwrap().unwrap()).into_owned();
     assert!(said.starts_with("65534\n") && said.contains("/tasks/task-"), "{said}");
     assert!(task_groups(&cgroups).is_empty());
@@ -387,7 +330,7 @@ async fn limits_are_there_before_the_program() {
     let (_root, cgroups) = fake_tree();
     let script =
         "cd $TASKS/task-*; cat cgroup.procs memory.max memory.swap.max pids.max cpu.weight";
-    let said = execute(limited(script, &cgroups), &cgroups, run()).await.unwrap().unwrap();
+    let said = execute(limited(script, &cgroups), &cgroups, run("")).await.unwrap().unwrap();
     assert_eq!(said, "053687091206420");
 }
 
@@ -396,7 +339,7 @@ async fn a_program_that_was_killed_for_its_memory_is_told_so() {
     let (_root, cgroups) = fake_tree();
     let script = r"cd $TASKS/task-*
         printf 'max 9\noom 1\noom_kill 2\n' >memory.events; echo last words >&2; kill -9 $$";
-    let failure = execute(limited(script, &cgroups), &cgroups, run()).await.unwrap_err();
+    let failure = execute(limited(script, &cgroups), &cgroups, run("")).await.unwrap_err();
     assert_eq!(failure.status.as_deref(), Some("oom"));
     assert_eq!(failure.class, FailureClass::Retry { after: None });
     assert_eq!(
@@ -411,8 +354,8 @@ async fn a_program_that_was_killed_for_its_memory_is_told_so() {
 async fn a_handler_with_limits_does_not_run_without_them() {
     let (root, cgroups) = fake_tree();
     std::fs::remove_dir_all(root.path()).unwrap();
-    let failure = execute(limited("true", &cgroups), &cgroups, run()).await.unwrap_err();
+    let failure = execute(limited("true", &cgroups), &cgroups, run("")).await.unwrap_err();
     assert_eq!(failure.status.as_deref(), Some("not started"));
     assert!(failure.message.contains("its cgroup could not be made"), "{}", failure.message);
-    assert_eq!(execute(shell("echo ran"), &cgroups, run()).await.unwrap().unwrap(), "ran\n");
+    assert_eq!(execute(shell("echo ran"), &cgroups, run("")).await.unwrap().unwrap(), "ran\n");
 }

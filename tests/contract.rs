@@ -111,7 +111,11 @@ socket.once("data", () => socket.end());
 #[tokio::test]
 async fn locks_are_shared_with_redis_py() {
     let server = RedisServer::start();
-    let leases = RedisLeases::new(RedisLeaseOptions::new(server.target(), Clock::System));
+    // Longer than Python needs to start, or to be installed what it needs.
+    let ttl = Duration::from_secs(300);
+    let options =
+        RedisLeaseOptions { ttl, ..RedisLeaseOptions::new(server.target(), Clock::System) };
+    let leases = RedisLeases::new(options);
     let Ok(Acquired::Granted(lock)) = leases.acquire("shared").await else { panic!("not granted") };
     let tried = python(
         &server,
@@ -127,11 +131,11 @@ print(r.lock("shared", timeout=30, blocking=False).acquire(), r.get("shared").de
         &server,
         r#"
 import redis, sys
-assert redis.Redis(port=int(sys.argv[1])).lock("shared", timeout=30, blocking=False).acquire()
+assert redis.Redis(port=int(sys.argv[1])).lock("shared", timeout=600, blocking=False).acquire()
 "#,
     );
     match leases.acquire("shared").await.expect("an answer") {
-        Acquired::Taken { remaining } => assert!(remaining > Duration::from_secs(20)),
+        Acquired::Taken { remaining } => assert!(remaining > ttl),
         Acquired::Granted(_) => panic!("redis-py holds it"),
     }
     leases.release(&lock).await.expect("no error");

@@ -29,11 +29,12 @@ async fn a_task_runs_once_and_leaves_nothing_behind() {
 async fn sigterm_lets_a_task_finish_and_starts_no_other() {
     let scene = Scene::start().await;
     let mut worker = scene.worker("a").await;
-    scene.task("t", "sleep", "1").await;
+    scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
     worker.signal(Signal::TERM);
     worker.until_logged("draining").await;
     scene.task("late", "sleep", "0").await;
+    scene.open_gate();
     let (status, _) = worker.exit(Duration::from_secs(20)).await;
     assert!(status.success());
     assert_eq!(scene.row("t").await.expect("claimed").status, "succeeded");

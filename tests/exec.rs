@@ -1,119 +1,29 @@
 //! Exec handlers with real processes: results, failures, bounds, and that nothing is left behind.
 
+mod programs;
+
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
 use bytes::Bytes;
-use queue_worker::clock::Clock;
-use queue_worker::domain::{
-    Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId,
-};
+use queue_worker::domain::{Failure, FailureClass};
 use queue_worker::handler::exec::{ExecHandler, ExecOptions, become_reaper, sweep};
 use queue_worker::handler::{ExternalHandler, Run};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+
+use programs::{LIMIT, Notes, eventually, is_alive, pids, run, shell, within};
 
 const SECRET: &str = "QUEUE_WORKER_TEST_SECRET";
-const LIMIT: Duration = Duration::from_secs(20);
 
 fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| become_reaper().unwrap());
 }
 
-fn run(payload: impl Into<Bytes>) -> Run {
-    let (kind, payload) = (Kind::new("resize").unwrap(), payload.into());
-    let hash = PayloadHash::of(&kind, &payload, None);
-    let task = Task {
-        id: TaskId::new("task 1/ä").unwrap(),
-        queue: QueueName::new("images").unwrap(),
-        kind,
-        payload,
-        lock_key: None,
-        max_attempts: None,
-        timeout: None,
-        not_before_ms: None,
-        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
-        hash,
-    };
-    Run {
-        task: task.into(),
-        fence: Fence(7),
-        attempt: 2,
-        deadline: Clock::System.now() + LIMIT,
-        deadline_ms: 1_700_000_000_123,
-        cancel: CancellationToken::new(),
-    }
-}
-
-fn shell(script: &str) -> ExecOptions {
-    ExecOptions::new(["sh", "-c", script])
-}
-
 async fn execute(options: ExecOptions, run: Run) -> Result<Option<Bytes>, Failure> {
     prepare();
     within(LIMIT, ExecHandler::new(options).run(run)).await
-}
-
-async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(limit, future).await.expect("it took too long")
-}
-
-/// Polls until it is so, since the end of foreign processes cannot be waited for otherwise.
-async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-fn is_alive(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with('Z'))
-}
-
-fn pids(file: &Path) -> Vec<i32> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
-}
-
-/// A directory with a file in which the processes of a test note their ids.
-struct Notes(tempfile::TempDir);
-
-impl Notes {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.path().join("pids")
-    }
-
-    fn options(&self, script: &str) -> ExecOptions {
-        let mut options = shell(script);
-        options.environment.insert("NOTES".into(), self.file().to_str().unwrap().into());
-        options
-    }
-
-    async fn count(&self, count: usize) -> Vec<i32> {
-        eventually("all processes have noted their ids", || pids(&self.file()).len() >= count)
-            .await;
-        pids(&self.file())
-    }
-
-    async fn all_gone(&self) {
-        for pid in pids(&self.file()) {
-            eventually(&format!("{pid} is gone"), || {
-                sweep();
-                !is_alive(pid)
-            })
-            .await;
-        }
-    }
 }
 
 /// A leader, a child in its group, one in a session of its own, a double-forked daemon without an
@@ -270,7 +180,7 @@ async fn the_group_has_its_time_although_the_leader_has_ended() {
     let cancelled = async {
         notes.count(1).await;
         cancel.cancel();
-        while pids(&notes.file()).len() < 2 {
+        while pids(notes.file()).len() < 2 {
             execute(ExecOptions::new(["true"]), self::run("")).await.unwrap();
             sweep();
         }
@@ -278,7 +188,7 @@ async fn the_group_has_its_time_although_the_leader_has_ended() {
     let started = Instant::now();
     let (result, ()) = tokio::join!(execute(options, run), within(LIMIT, cancelled));
     assert!(result.unwrap_err().message.contains("exit 1"));
-    assert_eq!(pids(&notes.file())[1], 0, "it has cleaned up");
+    assert_eq!(pids(notes.file())[1], 0, "it has cleaned up");
     assert!(started.elapsed() < LIMIT / 2);
     notes.all_gone().await;
 }
@@ -318,7 +228,7 @@ async fn nothing_is_left_after_a_normal_end() {
     let notes = Notes::new();
     let script = format!("{TREE} while [ \"$(wc -l <\"$NOTES\")\" -lt 5 ]; do sleep 0.01; done");
     execute(notes.options(&script), run("")).await.unwrap();
-    assert_eq!(pids(&notes.file()).len(), 5);
+    assert_eq!(pids(notes.file()).len(), 5);
     notes.all_gone().await;
 }
 
@@ -427,8 +337,12 @@ async fn no_descriptor_and_no_zombie_is_left() {
     for _ in 0..20 {
         execute(ExecOptions::new(["cat"]), run(vec![0u8; 200_000])).await.unwrap();
         execute(shell("sleep 1000 & exit 1"), run("")).await.unwrap_err();
-        let waiting = execute(shell("sleep 1000"), run(""));
-        assert!(tokio::time::timeout(Duration::from_millis(20), waiting).await.is_err());
+        let notes = Notes::new();
+        let options = notes.options("echo $$ >\"$NOTES\"; exec sleep 1000");
+        tokio::select! {
+            result = execute(options, run("")) => panic!("ended: {result:?}"),
+            _ = notes.count(1) => {}
+        }
     }
     eventually("no child is left", || {
         sweep();
@@ -447,8 +361,12 @@ async fn no_descriptor_and_no_zombie_is_left() {
 async fn children_of_others_survive_the_sweep() {
     prepare();
     let mut other = tokio::process::Command::new("sleep").arg("1000").spawn().unwrap();
-    execute(shell("setsid sleep 1000 >/dev/null 2>&1 & sleep 0.05"), run("")).await.unwrap();
-    sweep();
+    let notes = Notes::new();
+    let script = r#"
+        setsid sh -c 'echo $$ >>"$NOTES"; exec sleep 1000' >/dev/null 2>&1 &
+        while [ ! -s "$NOTES" ]; do sleep 0.01; done"#;
+    execute(notes.options(script), run("")).await.unwrap();
+    notes.all_gone().await;
     assert!(other.try_wait().unwrap().is_none());
     other.kill().await.unwrap();
 }

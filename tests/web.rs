@@ -96,11 +96,12 @@ async fn ready_means_that_tasks_are_pulled() {
     until(port, "/readyz", 200, "ready").await;
     assert_eq!(get(port, "/livez").await.0, 200);
 
-    scene.task("t", "sleep", "2").await;
+    scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
     worker.signal(Signal::TERM);
     until(port, "/readyz", 503, "draining").await;
     assert_eq!(get(port, "/livez").await.0, 200, "a drain is no illness");
+    scene.open_gate();
     let (status, _) = worker.exit(Duration::from_secs(30)).await;
     assert!(status.success(), "{}", worker.log());
     assert_eq!(get(port, "/livez").await.0, 0);

@@ -88,11 +88,12 @@ async fn stopping_is_told_only_of_a_stop() {
 
     let mut unit = Unit::start(&scene, "b", &[]);
     unit.systemd.until_status(&["ready, idle"]).await;
-    scene.task("long", "sleep", "3").await;
+    scene.task("long", "gate", "").await;
     scene.until_journal("long", "start").await;
     unit.worker.signal(Signal::USR2);
     unit.systemd.until_status(&["draining in the background: 1 task"]).await;
     unit.systemd.until_more(1, "WATCHDOG=1").await;
+    scene.open_gate();
     let (status, _) = unit.worker.exit(Duration::from_secs(30)).await;
     assert!(status.success(), "{status}\n{}", unit.worker.log());
     scene.until_status("long", "succeeded").await;

@@ -1,30 +1,39 @@
-//! The configuration of an instance in a guest, and what its programs say.
+//! The configuration of an instance, and the journal that its handlers write.
 //!
-//! The handlers write `ID start FENCE` and `ID end FENCE` into a file of the state directory: `sleep`
-//! sleeps for the seconds in its payload in between, `gate` waits for the test. `effect` inserts its
-//! id and fence into the table `effects`.
+//! The handlers `sleep` and `gate` write `ID start FENCE` and `ID end FENCE` into the journal, and
+//! answer `fence FENCE`. In between, one sleeps for the seconds in its payload, the other waits until
+//! the test opens the gate, for all or for the runs of one fence. `effect` inserts its id and fence
+//! into the table `effects`.
 
 use super::QUEUE;
 
-/// Where the handlers write.
-pub fn said_path(state: &str) -> String {
-    format!("{state}/said")
+/// Where the handlers write, given the folder of an instance.
+pub fn journal_path(folder: &str) -> String {
+    format!("{folder}/journal")
 }
 
 /// The file that lets the handlers `gate` end.
-pub fn gate_path(state: &str) -> String {
-    format!("{state}/gate")
+pub fn gate_path(folder: &str) -> String {
+    format!("{folder}/gate")
 }
 
-/// How often `what` (`start` or `end`) is in the text that the handlers wrote.
-pub fn count(said: &str, id: &str, what: &str) -> usize {
-    let wanted = format!("{id} {what} ");
-    said.lines().filter(|line| line.starts_with(&wanted)).count()
+/// The lines of a journal: id, `start` or `end`, fence.
+pub fn lines(journal: &str) -> impl Iterator<Item = (&str, &str, i64)> {
+    journal.lines().filter_map(|line| {
+        let mut words = line.rsplitn(3, ' ');
+        let (fence, what) = (words.next()?.parse().ok()?, words.next()?);
+        Some((words.next()?, what, fence))
+    })
 }
 
-/// The configuration; `more` holds keys of `[drain]`, then tables.
-pub fn config(redis: &str, postgres: &str, state: &str, more: &str) -> String {
-    let (said, gate) = (said_path(state), gate_path(state));
+/// How often `what` (`start` or `end`) of a task is in a journal.
+pub fn count(journal: &str, id: &str, what: &str) -> usize {
+    lines(journal).filter(|line| (line.0, line.1) == (id, what)).count()
+}
+
+/// The configuration; `more` holds further tables.
+pub fn config(redis: &str, postgres: &str, folder: &str, concurrency: usize, more: &str) -> String {
+    let (journal, gate) = (journal_path(folder), gate_path(folder));
     format!(
         r#"
 [redis]
@@ -35,30 +44,30 @@ url = "{postgres}"
 
 [[queue]]
 name = "{QUEUE}"
-concurrency = 100
+concurrency = {concurrency}
 
 [handler.sleep]
 type = "exec"
 command = ["/bin/sh", "-c", '''
 read -r seconds
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {said}
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
 sleep "$seconds"
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {said}
+echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
+echo "fence $QUEUE_WORKER_FENCE"
 ''']
 
 [handler.gate]
 type = "exec"
 command = ["/bin/sh", "-c", '''
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {said}
-until [ -e {gate} ]; do sleep 0.05; done
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {said}
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
+until [ -e {gate} ] || [ -e {gate}-$QUEUE_WORKER_FENCE ]; do sleep 0.05; done
+echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
+echo "fence $QUEUE_WORKER_FENCE"
 ''']
 
 [handler.effect]
 type = "sql"
 statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
-
-[drain]
 {more}
 "#
     )

@@ -1,9 +1,7 @@
 //! Real servers, real worker processes, and what tests ask about them.
 //!
-//! The default handlers: `sleep` (a program that writes `ID start FENCE` to the journal, sleeps for
-//! the seconds in its payload, writes `ID end FENCE` and answers `fence FENCE`), `gate` (the same,
-//! but it waits until the test opens the gate), `exit` (ends with the code in its payload) and
-//! `effect` (inserts its id and fence into the table `effects`).
+//! The default handlers: those of an `instance`, and `exit`, which writes `ID start FENCE` to the
+//! journal and ends with the code in its payload.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,7 +15,7 @@ use sqlx::{PgPool, Row};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Worker, wait_for};
+use super::{Worker, instance, wait_for};
 
 /// The queue of the default configuration.
 pub const QUEUE: &str = "q";
@@ -91,6 +89,10 @@ impl Scene {
         self.folder.path()
     }
 
+    fn folder(&self) -> &str {
+        self.path().to_str().expect("a readable path")
+    }
+
     pub fn config_path(&self) -> PathBuf {
         self.path().join("queue-worker.toml")
     }
@@ -102,40 +104,9 @@ impl Scene {
 
     /// The same with other addresses: those of a proxy.
     pub fn write_config_for(&self, redis: &str, postgres: &str, more: &str) {
-        let journal = self.path().join("journal");
-        let journal = journal.display();
-        let gate = self.path().join("gate");
-        let gate = gate.display();
-        let text = format!(
+        let journal = instance::journal_path(self.folder());
+        let more = format!(
             r#"
-[redis]
-url = "{redis}"
-
-[postgres]
-url = "{postgres}"
-
-[[queue]]
-name = "{QUEUE}"
-concurrency = 8
-
-[handler.sleep]
-type = "exec"
-command = ["/bin/sh", "-c", '''
-read -r seconds
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
-sleep "$seconds"
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
-echo "fence $QUEUE_WORKER_FENCE"
-''']
-
-[handler.gate]
-type = "exec"
-command = ["/bin/sh", "-c", '''
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> {journal}
-until [ -e {gate} ]; do sleep 0.05; done
-echo "$QUEUE_WORKER_TASK_ID end $QUEUE_WORKER_FENCE" >> {journal}
-''']
-
 [handler.exit]
 type = "exec"
 command = ["/bin/sh", "-c", '''
@@ -147,21 +118,23 @@ exit "$code"
 backoff_base = "200ms"
 max_attempts = 3
 
-[handler.effect]
-type = "sql"
-statement = "INSERT INTO effects (task_id, fence) VALUES ($2, $3)"
-
 [log]
 format = "text"
-{more}
-"#
+{more}"#
         );
+        let text = instance::config(redis, postgres, self.folder(), 8, &more);
         std::fs::write(self.config_path(), text).expect("write the configuration");
     }
 
     /// Lets the handlers `gate` end.
     pub fn open_gate(&self) {
-        std::fs::write(self.path().join("gate"), "").expect("open the gate");
+        std::fs::write(instance::gate_path(self.folder()), "").expect("open the gate");
+    }
+
+    /// Lets those end that run under this fence.
+    pub fn open_gate_for(&self, fence: i64) {
+        let gate = instance::gate_path(self.folder());
+        std::fs::write(format!("{gate}-{fence}"), "").expect("open the gate");
     }
 
     /// The program with the scene's configuration.
@@ -320,6 +293,36 @@ format = "text"
         self.row(id).await.expect("just seen")
     }
 
+    /// Waits until the lease that a task has now would be over, by the database's clock, had nobody
+    /// renewed it; somebody must have, under the same fence.
+    pub async fn until_it_outlives_its_lease(&self, id: &str) {
+        let (lease_until, fence): (String, i64) = sqlx::query_as(
+            "SELECT lease_until::text, fence FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(id)
+        .fetch_one(&self.pool)
+        .await
+        .expect("a task that runs");
+        wait_for(&format!("the lease of {id} to be over"), async || {
+            sqlx::query_scalar("SELECT clock_timestamp() > $1::text::timestamptz")
+                .bind(&lease_until)
+                .fetch_one(&self.pool)
+                .await
+                .expect("the time")
+        })
+        .await;
+        let renewed: bool = sqlx::query_scalar(
+            "SELECT fence = $2 AND status = 'running' AND lease_until > clock_timestamp() \
+             FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(id)
+        .bind(fence)
+        .fetch_one(&self.pool)
+        .await
+        .expect("a task that runs");
+        assert!(renewed, "nobody has renewed the lease of {id}");
+    }
+
     /// A number that Postgres counts.
     pub async fn count(&self, query: &'static str) -> i64 {
         sqlx::query_scalar(query).fetch_one(&self.pool).await.expect(query)
@@ -327,20 +330,18 @@ format = "text"
 
     /// Lines of the journal: id, `start` or `end`, fence.
     pub fn journal(&self) -> Vec<(String, String, i64)> {
-        let text = std::fs::read_to_string(self.path().join("journal")).unwrap_or_default();
-        text.lines()
-            .filter_map(|line| {
-                let mut words = line.rsplitn(3, ' ');
-                let fence = words.next()?.parse().ok()?;
-                let what = words.next()?.to_owned();
-                Some((words.next()?.to_owned(), what, fence))
-            })
+        instance::lines(&self.journal_text())
+            .map(|(id, what, fence)| (id.to_owned(), what.to_owned(), fence))
             .collect()
+    }
+
+    fn journal_text(&self) -> String {
+        std::fs::read_to_string(instance::journal_path(self.folder())).unwrap_or_default()
     }
 
     /// How often `what` (`start` or `end`) of a task is in the journal.
     pub fn journal_count(&self, id: &str, what: &str) -> usize {
-        self.journal().iter().filter(|(i, w, _)| i == id && w == what).count()
+        instance::count(&self.journal_text(), id, what)
     }
 
     pub async fn until_journal(&self, id: &str, what: &str) {
@@ -370,6 +371,18 @@ format = "text"
     pub async fn length(&self) -> u64 {
         let mut connection = self.redis_connection().await;
         redis::cmd("XLEN").arg(STREAM).query_async(&mut connection).await.expect("XLEN")
+    }
+
+    /// The connections to Redis whose last command was `command`, by their ids.
+    pub async fn clients(&self, command: &str) -> Vec<u64> {
+        let mut connection = self.redis_connection().await;
+        let list: String =
+            redis::cmd("CLIENT").arg("LIST").query_async(&mut connection).await.expect("a list");
+        let wanted = format!("cmd={command}");
+        list.lines()
+            .filter(|line| line.split(' ').any(|word| word == wanted))
+            .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
+            .collect()
     }
 
     /// The lock keys that exist.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use queue_worker::clock::Clock;
-use queue_worker::domain::{EntryId, QueueName, TaskId, WorkerId};
+use queue_worker::domain::{EntryId, QueueName, Task, TaskId, WorkerId};
 use queue_worker::lease::LeaseStore;
 use queue_worker::lease::memory::{MemoryLeases, MemoryLocks};
 use queue_worker::ledger::Ledger;
@@ -60,6 +60,11 @@ impl LedgerStage for InMemory {
         })
     }
 
+    async fn waits(&self, task: &Task) -> Duration {
+        let run_at = self.tables.row(&task.id).unwrap().run_at.unwrap();
+        Duration::from_millis(u64::try_from(run_at - self.tables.now_ms()).unwrap_or(0))
+    }
+
     async fn letters(&self) -> Vec<String> {
         let reason = |letter: Letter| match letter {
             Letter::Task(_, reason) => reason.to_owned(),
@@ -91,6 +96,9 @@ impl QueueStage for InMemory {
     async fn consumers(&self, queue: &QueueName) -> usize {
         self.streams.consumers(queue).len()
     }
+
+    /// It does from the first time that it is polled.
+    async fn until_a_fetch_waits(&self) {}
 }
 
 impl LeaseStage for InMemory {

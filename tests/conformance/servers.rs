@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use queue_worker::clock::Clock;
 use queue_worker::connection::RedisTarget;
-use queue_worker::domain::{EntryId, QueueName, WorkerId};
+use queue_worker::domain::{EntryId, QueueName, Task, WorkerId};
 use queue_worker::lease::{LeaseStore, RedisLeaseOptions, RedisLeases};
 use queue_worker::ledger::{
     Ledger, LetterFilter, PostgresLedger, PostgresOptions, Status, migrate,
@@ -15,7 +15,7 @@ use queue_worker::queue::{Queue, RedisQueue, RedisQueueOptions};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
 
-use crate::stage::{LeaseStage, LedgerStage, QueueStage, Seen};
+use crate::stage::{LeaseStage, LedgerStage, QueueStage, Seen, eventually};
 
 /// A Postgres of the test's own.
 pub(crate) struct Postgres {
@@ -87,6 +87,18 @@ impl LedgerStage for Postgres {
         })
     }
 
+    async fn waits(&self, task: &Task) -> Duration {
+        let seconds: f64 = sqlx::query_scalar(
+            "SELECT GREATEST(EXTRACT(EPOCH FROM run_at - clock_timestamp()), 0)::float8 \
+             FROM queue_worker.processed_tasks WHERE task_id = $1",
+        )
+        .bind(task.id.as_str())
+        .fetch_one(&mut self.connect().await)
+        .await
+        .unwrap();
+        Duration::from_secs_f64(seconds)
+    }
+
     async fn letters(&self) -> Vec<String> {
         let filter = LetterFilter { requeued: true, queue: None, reason: None, limit: 100 };
         let letters = self.ledger(Duration::from_secs(5)).letters(&filter).await.unwrap();
@@ -145,6 +157,16 @@ impl QueueStage for Redis {
         list.arg("CONSUMERS").arg(format!("qw:{{{queue}}}:tasks")).arg("qw");
         let found: Vec<redis::Value> = list.query_async(&mut self.connect().await).await.unwrap();
         found.len()
+    }
+
+    async fn until_a_fetch_waits(&self) {
+        let mut connection = self.connect().await;
+        eventually("a blocked client", async || {
+            let mut info = redis::cmd("INFO");
+            let said: String = info.arg("clients").query_async(&mut connection).await.unwrap();
+            said.lines().any(|line| line.trim() == "blocked_clients:1").then_some(())
+        })
+        .await;
     }
 }
 

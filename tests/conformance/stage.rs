@@ -11,6 +11,7 @@ use queue_worker::domain::{
 use queue_worker::lease::LeaseStore;
 use queue_worker::ledger::{Effect, EffectConnection, EffectError, EffectItem, Ledger, Status};
 use queue_worker::queue::Queue;
+use tokio::sync::Notify;
 
 /// How long an event may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,6 +62,8 @@ pub(crate) trait LedgerStage {
     /// A new worker with this lease; a release is looked after when its lease would have been over.
     fn worker(&self, lease: Duration) -> Arc<dyn Ledger>;
     async fn row(&self, id: &str) -> Option<Seen>;
+    /// How much longer a task waits, at most.
+    async fn waits(&self, task: &Task) -> Duration;
     /// The reasons of all dead letters, sorted.
     async fn letters(&self) -> Vec<String>;
     /// Ids and fences that [`Note`] has written, sorted.
@@ -75,6 +78,8 @@ pub(crate) trait QueueStage {
     async fn lose(&self, queue: &QueueName, entry: EntryId);
     /// How many consumers the queue has.
     async fn consumers(&self, queue: &QueueName) -> usize;
+    /// Until a fetch that is under way waits for entries.
+    async fn until_a_fetch_waits(&self);
 }
 
 /// A Redis, and workers on it.
@@ -116,10 +121,23 @@ pub(crate) fn task(id: &str) -> Arc<Task> {
 }
 
 /// Writes id and fence; the payload can ask for trouble.
-pub(crate) struct Note;
+#[derive(Default)]
+pub(crate) struct Note {
+    begun: Notify,
+    gate: Notify,
+}
 
-/// How long a slow effect takes.
-pub(crate) const SLOW: Duration = Duration::from_millis(800);
+impl Note {
+    /// Until the effect of a gated task is in the middle of its transaction.
+    pub(crate) async fn until_begun(&self) {
+        self.begun.notified().await;
+    }
+
+    /// Lets a gated task end.
+    pub(crate) fn open_gate(&self) {
+        self.gate.notify_one();
+    }
+}
 
 #[async_trait]
 impl Effect for Note {
@@ -155,7 +173,16 @@ impl Effect for Note {
                 }
             }
             match &item.task.payload[..] {
-                b"slow" => tokio::time::sleep(SLOW).await,
+                b"gated" => {
+                    self.begun.notify_one();
+                    self.gate.notified().await;
+                }
+                b"endless" => match &mut connection {
+                    EffectConnection::Postgres(connection) => {
+                        sqlx::query("SELECT pg_sleep(3600)").execute(&mut **connection).await?;
+                    }
+                    EffectConnection::Memory(_) => std::future::pending().await,
+                },
                 b"fail" => return Err(EffectError::Failed(Failure::for_good("as asked"))),
                 b"panic" => std::panic::resume_unwind(Box::new("as asked")),
                 _ => {}
@@ -166,5 +193,5 @@ impl Effect for Note {
 }
 
 pub(crate) fn note() -> Arc<dyn Effect> {
-    Arc::new(Note)
+    Arc::new(Note::default())
 }

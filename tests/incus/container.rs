@@ -36,6 +36,8 @@ const SECRETS: &str = "d /run/secrets 0755 root root\n\
 /// What the generator of LXC's images writes for every service.
 const GENERATED: &str = "[Service]\nProcSubset=all\nProtectProc=default\nProtectControlGroups=no\n\
     ProtectKernelTunables=no\nNoNewPrivileges=no\nLoadCredential=\nPrivateNetwork=no\n";
+/// How many tasks the worker runs at once: all that a case has.
+const CONCURRENCY: usize = 100;
 /// How long the answer to a question may take while the container boots.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
@@ -84,9 +86,8 @@ impl Container {
         let redis = format!("redis://127.0.0.1:{REDIS}/");
         let mut postgres = Url::parse(&scene.database).expect("a URL");
         postgres.set_port(Some(POSTGRES)).expect("the URL has a host");
-        let drain =
-            "timeout = \"20s\"\nkill_after = \"3s\"\nmargin = \"3s\"\nstop_timeout = \"28s\"";
-        let config = instance::config(&redis, postgres.as_str(), STATE, drain);
+        let drain = "[drain]\ntimeout = \"20s\"\nkill_after = \"3s\"\nmargin = \"3s\"\nstop_timeout = \"28s\"";
+        let config = instance::config(&redis, postgres.as_str(), STATE, CONCURRENCY, drain);
         self.write(&format!("/etc/queue-worker/{NAME}.toml"), &config);
     }
 
@@ -190,8 +191,8 @@ impl Container {
 
     /// How often `what` (`start` or `end`) was said of a task here.
     pub(crate) fn count(&self, id: &str, what: &str) -> usize {
-        let said = fs::read_to_string(self.path(&instance::said_path(STATE))).unwrap_or_default();
-        instance::count(&said, id, what)
+        let path = self.path(&instance::journal_path(STATE));
+        instance::count(&fs::read_to_string(path).unwrap_or_default(), id, what)
     }
 
     /// Waits until a task has started here.

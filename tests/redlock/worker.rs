@@ -21,7 +21,7 @@ async fn a_worker_outlives_its_lock_nodes_while_postgres_renews() {
     let mut nodes: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start());
     with_nodes(&scene, &nodes);
     let mut worker = scene.worker("a").await;
-    scene.task("long", "sleep", "4").await;
+    scene.task("long", "gate", "").await;
     scene.until_journal("long", "start").await;
     assert_eq!(nodes[0].run::<u64>("EXISTS lock:task:long"), 1);
     assert_eq!(scene.locks().await, Vec::<String>::new(), "the streams' redis holds none");
@@ -29,6 +29,10 @@ async fn a_worker_outlives_its_lock_nodes_while_postgres_renews() {
     scene.task("next", "sleep", "0").await;
     worker.until_logged("3 of 3 lock nodes away").await;
     assert!(worker.log().contains(&format!("127.0.0.1:{}", nodes[1].port)), "{}", worker.log());
+    for _ in 0..2 {
+        scene.until_it_outlives_its_lease("long").await;
+    }
+    scene.open_gate();
     let row = scene.until_status("long", "succeeded").await;
     assert_eq!((row.fence, row.crashes), (1, 0), "it was never interrupted");
     assert_eq!(scene.journal_count("next", "start"), 0, "nothing starts without locks");

@@ -56,6 +56,10 @@ fn is_alive(scene: &Scene, task: &str) -> bool {
 
 async fn drain_within(worker: &mut Worker, budget: Duration) {
     worker.signal(Signal::TERM);
+    ends_within(worker, budget).await;
+}
+
+async fn ends_within(worker: &mut Worker, budget: Duration) {
     let (status, took) = worker.exit(budget + Duration::from_secs(10)).await;
     assert!(status.success(), "ended with {status}:\n{}", worker.log());
     assert!(took <= budget, "the drain took {took:?}:\n{}", worker.log());
@@ -65,10 +69,13 @@ async fn drain_within(worker: &mut Worker, budget: Duration) {
 async fn scenario_01_a_stop_with_redis_away_lets_the_task_finish() {
     let mut scene = Scene::start().await;
     let mut worker = scene.worker("a").await;
-    scene.task("t", "sleep", "3").await;
+    scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
     scene.redis.kill();
-    drain_within(&mut worker, Duration::from_secs(10)).await;
+    worker.signal(Signal::TERM);
+    worker.until_logged("draining").await;
+    scene.open_gate();
+    ends_within(&mut worker, Duration::from_secs(10)).await;
     assert_eq!(scene.row("t").await.expect("claimed").status, "succeeded");
     scene.redis.restart().await.expect("restart redis");
     let mut second = scene.worker("b").await;
@@ -139,17 +146,7 @@ async fn a_stop_before_any_store_has_answered_is_at_once() {
 async fn an_idle_worker_stops_at_once_though_its_read_is_blocked() {
     let scene = Scene::start().await;
     let mut worker = scene.worker("a").await;
-    // A blocked read shows in the list of clients.
-    let mut connection = scene.redis_connection().await;
-    wait_for("the read to block", async || {
-        let list: String = redis::cmd("CLIENT")
-            .arg("LIST")
-            .query_async(&mut connection)
-            .await
-            .expect("CLIENT LIST");
-        list.contains("cmd=xreadgroup")
-    })
-    .await;
+    wait_for("the read to block", async || !scene.clients("xreadgroup").await.is_empty()).await;
     drain_within(&mut worker, Duration::from_millis(1500)).await;
     assert_eq!(scene.count("SELECT count(*) FROM queue_worker.processed_tasks").await, 0);
 }
@@ -164,22 +161,15 @@ async fn scenario_02_heartbeats_go_on_while_draining() {
         ("QUEUE_WORKER_DRAIN__TIMEOUT", "60s"),
     ];
     let mut first = scene.worker_with("a", &lease).await;
-    scene.task("t", "sleep", "10").await;
+    scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
     let _second = scene.worker_with("b", &lease).await;
     first.signal(Signal::TERM);
     first.until_logged("draining").await;
-    wait_for("the end of the task", async || {
-        let live = scene
-            .count(
-                "SELECT count(*) FROM queue_worker.processed_tasks WHERE fence = 1 AND \
-                    (status = 'succeeded' OR lease_until > clock_timestamp())",
-            )
-            .await;
-        assert_eq!(live, 1, "the lease is renewed to the end");
-        scene.journal_count("t", "end") == 1
-    })
-    .await;
+    for _ in 0..3 {
+        scene.until_it_outlives_its_lease("t").await;
+    }
+    scene.open_gate();
     let (status, _) = first.exit(Duration::from_secs(10)).await;
     assert!(status.success());
     assert_eq!(scene.journal_count("t", "start"), 1);

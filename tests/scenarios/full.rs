@@ -33,18 +33,28 @@ async fn until_ready(port: u16, status: u16, text: &str) {
     .await;
 }
 
+/// Fails as soon as it may.
+const FAILS: &str = r#"
+[handler.fails]
+type = "exec"
+command = ["/bin/sh", "-c", "until [ -e MAY_FAIL ]; do sleep 0.05; done; exit 1"]
+backoff_base = "200ms"
+max_attempts = 2
+"#;
+
 #[tokio::test]
 async fn a_full_redis_costs_locks_and_nothing_else() {
     let scene = Scene::start().await;
     let port = free_port();
-    scene.write_config(&format!("[web]\nlisten = \"127.0.0.1:{port}\""));
+    let may_fail = scene.path().join("may-fail");
+    let fails = FAILS.replace("MAY_FAIL", &may_fail.display().to_string());
+    scene.write_config(&format!("[web]\nlisten = \"127.0.0.1:{port}\"\n{fails}"));
     let mut worker = scene.worker("a").await;
     until_ready(port, 200, "ready").await;
     scene.task("held", "gate", "").await;
-    // Fails once, and waits in Postgres for its second attempt.
-    scene.task_with("fails", "exit", b"1", &[("max_attempts", "2")]).await;
+    scene.task("fails", "fails", "").await;
     scene.until_journal("held", "start").await;
-    scene.until_status("fails", "delayed").await;
+    scene.until_status("fails", "running").await;
     for n in 0..20 {
         scene.task(&format!("t{n}"), "sleep", "0.5").await;
     }
@@ -53,6 +63,9 @@ async fn a_full_redis_costs_locks_and_nothing_else() {
     max_memory(&scene, 1).await;
     until_ready(port, 503, "work fails: redis").await;
     assert_eq!(get(port, "/livez").await.0, 200, "a full store is no illness of the worker");
+    // Fails once, and waits in Postgres for its second attempt.
+    std::fs::write(may_fail, "").expect("let it fail");
+    scene.until_status("fails", "delayed").await;
     for n in 0..20 {
         let row = scene.until_status(&format!("t{n}"), "succeeded").await;
         assert_eq!((row.attempts, row.crashes), (0, 0), "t{n}");

@@ -125,9 +125,12 @@ async fn scenario_08_a_connection_that_rested_is_no_obstacle() {
     let scene = Scene::with(redis, PostgresOptions::volatile()).await;
     let mut worker = scene.worker("a").await;
     scene.task("before", "effect", "").await;
-    scene.until_status("before", "succeeded").await;
-    // Not a wait for anything: Redis hangs up on whoever rests for a second.
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    wait_for("the acknowledgement", async || !scene.clients("xack").await.is_empty()).await;
+    let resting = scene.clients("xack").await;
+    wait_for("redis to hang up on whoever rests", async || {
+        scene.clients("xack").await.iter().all(|connection| !resting.contains(connection))
+    })
+    .await;
     let start = Instant::now();
     scene.task("after", "sleep", "2").await;
     scene.until_journal("after", "start").await;

@@ -25,10 +25,12 @@ async fn owner(scene: &Scene) -> Option<String> {
 async fn scenario_10_a_zombie_is_refused_by_the_fence() {
     let scene = Scene::start().await;
     let mut zombie = scene.worker("a").await;
-    // Its program ends while the worker is frozen: it wakes with a success in its hands.
-    scene.task("t", "sleep", "3").await;
+    scene.task("t", "gate", "").await;
     scene.until_journal("t", "start").await;
+    // Its program ends while the worker is frozen: it wakes with a success in its hands.
     zombie.signal(Signal::STOP);
+    scene.open_gate_for(1);
+    scene.until_journal("t", "end").await;
     let mut heir = scene.worker("b").await;
     wait_for("b to take over", async || scene.journal_count("t", "start") == 2).await;
     let (lock, entry) = (scene.locks().await, owner(&scene).await);
@@ -40,6 +42,7 @@ async fn scenario_10_a_zombie_is_refused_by_the_fence() {
     assert_eq!((row.status.as_str(), row.fence, row.crashes), ("running", 2, 1));
     assert_eq!(scene.locks().await, lock, "the heir's lock stands");
     assert_eq!(owner(&scene).await, entry, "and its entry is its own");
+    scene.open_gate_for(2);
     let row = scene.until_status("t", "succeeded").await;
     assert_eq!(row.result, Some(b"fence 2\n".to_vec()));
     scene.until_empty().await;
@@ -51,14 +54,14 @@ async fn scenario_10_a_zombie_is_refused_by_the_fence() {
 async fn scenario_10_a_zombie_that_comes_too_late_changes_nothing() {
     let scene = Scene::start().await;
     let mut zombie = scene.worker("a").await;
-    scene.task("t", "sleep", "1").await;
-    scene.task("cut", "gate", "").await;
-    scene.until_journal("t", "start").await;
-    scene.until_journal("cut", "start").await;
+    for id in ["t", "u"] {
+        scene.task(id, "gate", "").await;
+        scene.until_journal(id, "start").await;
+    }
     zombie.signal(Signal::STOP);
     let mut heir = scene.worker("b").await;
     scene.open_gate();
-    for id in ["t", "cut"] {
+    for id in ["t", "u"] {
         let row = scene.until_status(id, "succeeded").await;
         assert_eq!((row.fence, row.crashes), (2, 1), "{id}");
     }

@@ -16,7 +16,7 @@ command = ["/bin/sh", "-c", '''
 sleep 86411 &
 setsid sleep 86412 &
 (setsid sh -c 'sleep 86413 & exec sleep 86414' &)
-echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> STATE/said
+echo "$QUEUE_WORKER_TASK_ID start $QUEUE_WORKER_FENCE" >> STATE/journal
 wait
 ''']
 kill_after = "1s"

@@ -17,6 +17,8 @@ use crate::common::{GROUP, STREAM, Scene, instance, wait_for};
 
 /// How long a condition may take.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
+/// How many tasks the worker runs at once: all that a case has.
+const CONCURRENCY: usize = 100;
 /// `lease.min_idle` at its default.
 const MIN_IDLE: Duration = Duration::from_secs(5);
 /// More than a case has in flight.
@@ -76,7 +78,8 @@ impl Service {
     /// Writes the configuration; `more` holds further keys of `[drain]`, then tables.
     pub(crate) fn write_config(&self, more: &str) {
         let (redis, postgres) = (self.scene.redis.url(), &self.scene.database);
-        let text = instance::config(&redis, postgres, &self.state(), more);
+        let more = format!("[drain]\n{more}");
+        let text = instance::config(&redis, postgres, &self.state(), CONCURRENCY, &more);
         self.guest.write(&self.config_path(), &text);
     }
 
@@ -87,7 +90,7 @@ impl Service {
 
     /// How often `what` (`start` or `end`) was said of a task.
     pub(crate) fn count(&self, id: &str, what: &str) -> usize {
-        instance::count(&self.guest.read(&instance::said_path(&self.state())), id, what)
+        instance::count(&self.guest.read(&instance::journal_path(&self.state())), id, what)
     }
 
     /// Waits until `what` has been said of a task so many times.

@@ -108,12 +108,17 @@ pub(crate) async fn renewals_keep_and_lose(stage: &impl LedgerStage) {
     let (ours, theirs) = (stage.worker(lease), stage.worker(lease));
     let (a, b) = (task("a"), task_with("b", "hello", Some("repo")));
     let held = [granted(claim(&ours, &a).await).held, granted(claim(&ours, &b).await).held];
-    let end = tokio::time::Instant::now() + 2 * lease;
-    while tokio::time::Instant::now() < end {
+    let forgotten = task("forgotten");
+    granted(claim(&theirs, &forgotten).await);
+    eventually("two leases to be over that nobody renews", async || {
         assert_eq!(ours.renew(&held).await.unwrap(), [Beat::Renewed, Beat::Renewed]);
         let Claimed::Running { .. } = claim(&theirs, &a).await else { panic!() };
-        tokio::time::sleep(lease / 8).await;
-    }
+        match claim(&theirs, &forgotten).await {
+            Claimed::Running { .. } => None,
+            answer => (granted(answer).crashes == 2).then_some(()),
+        }
+    })
+    .await;
     let other = task_with("c", "hello", Some("repo"));
     let Claimed::Contended { .. } = claim(&theirs, &other).await else { panic!() };
     granted(take_over(&theirs, &a).await);

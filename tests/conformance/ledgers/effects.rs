@@ -30,31 +30,26 @@ pub(crate) async fn single_commits_take_everything_or_nothing(stage: &impl Ledge
 
 pub(crate) async fn single_commits_lock_their_row(stage: &impl LedgerStage) {
     let (ours, theirs) = (stage.worker(LONG), stage.worker(LONG));
-    let a = task_with("a", "slow", None);
-    let effect = note();
-    let performing = ours.perform(&a, None, &effect, LIMIT);
+    let a = task_with("a", "gated", None);
+    let gated = Arc::new(Note::default());
+    let effect: Arc<dyn Effect> = Arc::<Note>::clone(&gated);
     let meanwhile = async {
-        // Either the row is not there yet, or it is locked; never is it granted.
+        gated.until_begun().await;
+        let Claimed::Running { .. } = claim(&theirs, &a).await else { panic!() };
+        gated.open_gate();
         eventually("the end of the effect", async || match claim(&theirs, &a).await {
             Claimed::Running { .. } => None,
             answer => Some(answer),
         })
         .await
     };
-    tokio::pin!(performing);
-    // The transaction begins before the other claim is sent.
-    let first = tokio::time::timeout(crate::stage::SLOW / 4, &mut performing).await;
-    assert!(first.is_err(), "{first:?}");
-    let (performed, claimed) = tokio::join!(performing, meanwhile);
+    let (performed, claimed) = tokio::join!(ours.perform(&a, None, &effect, LIMIT), meanwhile);
     assert_eq!(performed.unwrap(), Performed::Committed);
     assert_eq!(claimed, Claimed::Done(Status::Succeeded));
-    let limited = task_with("b", "slow", None);
-    let short = Duration::from_millis(50);
-    match ours.perform(&limited, None, &effect, short).await {
-        Ok(Performed::Committed) | Err(_) => {}
-        Ok(Performed::Failed(failure)) => assert_eq!(failure.status.as_deref(), Some("timeout")),
-        other => panic!("{other:?}"),
-    }
+    let endless = task_with("b", "endless", None);
+    let answer = ours.perform(&endless, None, &effect, Duration::from_millis(50)).await.unwrap();
+    let Performed::Failed(failure) = answer else { panic!("{answer:?}") };
+    assert_eq!(failure.status.as_deref(), Some("timeout"));
 }
 
 pub(crate) async fn claimed_effects_commit_under_their_fence(stage: &impl LedgerStage) {

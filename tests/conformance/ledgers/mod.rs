@@ -13,10 +13,11 @@ use queue_worker::domain::{
     EntryId, Failure, Fence, Held, Malformed, MalformedReason, Task, Verdict,
 };
 use queue_worker::ledger::{
-    Beat, Claimed, DelayReason, Delayed, Due, Grant, Ledger, Performed, Recorded, Retention, Status,
+    Beat, Claimed, DelayReason, Delayed, Due, Effect, Grant, Ledger, Performed, Recorded,
+    Retention, Status,
 };
 
-use crate::stage::{LedgerStage, Seen, eventually, note, queue, raw, task, task_with};
+use crate::stage::{LedgerStage, Note, Seen, eventually, note, queue, raw, task, task_with};
 
 pub(crate) use self::claims::{
     an_older_fence_writes_nothing, claims_in_every_state, crashes_count_up_to_the_fourth,

@@ -118,12 +118,15 @@ pub(crate) async fn waits_grow(stage: &impl LedgerStage) {
     let (ledger, a) = (stage.worker(LONG), task_with("a", "hello", Some("repo")));
     let short = Duration::from_millis(20);
     let wait = Growing::new(short, LONG, 1.0);
-    assert_eq!(ledger.delay(&a, wait, DelayReason::Contended).await.unwrap(), Delayed::Committed);
-    // Seen so long ago that half of that is longer than the shortest wait.
-    tokio::time::sleep(8 * short).await;
-    assert_eq!(ledger.delay(&a, wait, DelayReason::Contended).await.unwrap(), Delayed::Committed);
-    tokio::time::sleep(2 * short).await;
-    assert_eq!(claim(&ledger, &a).await, Claimed::Delayed, "four times as long");
+    let waits = async || {
+        let answer = ledger.delay(&a, wait, DelayReason::Contended).await.unwrap();
+        assert_eq!(answer, Delayed::Committed);
+        stage.waits(&a).await
+    };
+    assert!(waits().await <= short);
+    // Half of the time since it was first seen.
+    eventually("a wait four times as long", async || (waits().await > 4 * short).then_some(()))
+        .await;
     eventually("its turn", async || match claim(&ledger, &a).await {
         Claimed::Granted(grant) => Some(grant),
         _ => None,
@@ -136,6 +139,10 @@ pub(crate) async fn an_unknown_kind_is_told_once(stage: &impl LedgerStage) {
     let unknown = DelayReason::UnknownKind { give_up: LONG };
     let wait = Growing::new(Duration::from_millis(40), LONG, 1.0);
     assert_eq!(ledger.delay(&a, wait, unknown).await.unwrap(), Delayed::Committed);
-    tokio::time::sleep(Duration::from_millis(60)).await;
-    assert_eq!(ledger.delay(&a, wait, unknown).await.unwrap(), Delayed::Still);
+    eventually("silence", async || match ledger.delay(&a, wait, unknown).await.unwrap() {
+        Delayed::Committed => None,
+        Delayed::Still => Some(()),
+        answer => panic!("{answer:?}"),
+    })
+    .await;
 }
