@@ -74,8 +74,8 @@ impl PendingList {
                     self.base.create_group(queue).await?;
                     return Ok(taken.deliveries);
                 }
-                // What earlier pages claimed is in hand and must not be lost to the error.
-                Err(_) if !taken.deliveries.is_empty() => break,
+                // What came before, and what this page has claimed, is pending for our name: whoever
+                // sees the error finds it there. To swallow it would let the page idle.
                 answer => parse::page(answer?).map_err(self.base.misread("XAUTOCLAIM"))?,
             };
             cursor = page.cursor;
