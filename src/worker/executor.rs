@@ -279,7 +279,9 @@ impl Executor {
     async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
-            Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
+            Ok(Acquired::Taken { remaining })
+                if task.lock_key.is_some() && !self.is_left_behind(remaining) =>
+            {
                 Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
@@ -289,6 +291,13 @@ impl Executor {
             }
             Err(error) => Err(self.lease_failed(&error)),
         }
+    }
+
+    /// Whether the lock that is in the way is most likely that of a worker that is gone: it is about
+    /// to end, though whoever is alive renews it long before. In Postgres, where a task waits for a
+    /// busy resource, it would wait for longer than that.
+    fn is_left_behind(&self, remaining: Duration) -> bool {
+        remaining < self.context.limits.lease / 3
     }
 
     /// A Redis that is full takes no lock but still gives work out. The ledger decides without it

@@ -85,13 +85,27 @@ impl ExternalHandler for Tells {
     }
 }
 
-fn entry_of_a_task() -> RawEntry {
+/// What kind of task the killed worker ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One of its own.
+    Plain,
+    /// One that holds a shared resource.
+    Keyed,
+    /// One that was enqueued twice.
+    Twice,
+}
+
+fn entry_of_a_task(shape: Shape) -> RawEntry {
     let field = |name: &'static str, value: &'static str| {
         (Bytes::from_static(name.as_bytes()), Bytes::from_static(value.as_bytes()))
     };
-    RawEntry {
-        fields: vec![field("task_id", "t"), field("kind", "work"), field("payload", "anything")],
+    let mut fields =
+        vec![field("task_id", "t"), field("kind", "work"), field("payload", "anything")];
+    if shape == Shape::Keyed {
+        fields.push(field("lock_key", "resource"));
     }
+    RawEntry { fields }
 }
 
 impl World {
@@ -120,10 +134,12 @@ impl World {
         )
     }
 
-    /// A worker that has just claimed the only task.
-    pub(crate) async fn holder(&self) -> Holder {
+    /// A worker that has just claimed the only task. Of two entries it keeps the second alive.
+    pub(crate) async fn holder(&self, shape: Shape) -> Holder {
         let (queue, leases, ledger) = self.stores(WorkerId(Uuid::from_u128(1)));
-        self.streams.add(&self.queue, entry_of_a_task());
+        for _ in 0..if shape == Shape::Twice { 2 } else { 1 } {
+            self.streams.add(&self.queue, entry_of_a_task(shape));
+        }
         let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
         let task: Arc<Task> = Arc::new(codec::decode(&delivery, 1_000).unwrap());
         let Acquired::Granted(lock) = leases.acquire(&task.lock_name()).await.unwrap() else {

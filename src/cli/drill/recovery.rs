@@ -46,9 +46,8 @@ pub(super) struct Held {
 struct Orphan {
     kill: usize,
     held: Held,
-    killed_ms: i64,
-    /// The last kill of a worker that had its entry.
-    since_ms: i64,
+    /// When which worker was killed that had its entry: the first ran it, the others had taken it over.
+    kills_ms: Vec<i64>,
 }
 
 /// An orphan in other hands.
@@ -111,7 +110,7 @@ impl Recovery {
         let kill = book.kills;
         book.kills += 1;
         book.killed.insert(worker, killed_ms);
-        let orphan = |held| Orphan { kill, held, killed_ms, since_ms: killed_ms };
+        let orphan = |held| Orphan { kill, held, kills_ms: vec![killed_ms] };
         book.open.extend(held.into_iter().map(orphan));
     }
 
@@ -127,8 +126,8 @@ impl Recovery {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // While a store is away there is nothing to see.
-            let _ = self.look_for_second_kills(ground, &mut owners).await;
             let _ = self.look(&ground.pool).await;
+            let _ = self.look_for_second_kills(ground, &mut owners).await;
             let is_nobody_there = fleet.free().is_empty();
             self.book().slowness.looked(Clock::System.wall_ms(), is_nobody_there);
         }
@@ -190,7 +189,7 @@ impl Recovery {
                 }
                 continue;
             }
-            let by_next = *fence == orphan.held.fence + 1 && *started > orphan.killed_ms;
+            let by_next = *fence == orphan.held.fence + 1 && *started > orphan.kills_ms[0];
             book.done.push(orphan.recovered(if by_next { *started } else { now }));
         }
         Ok(())
@@ -206,8 +205,9 @@ impl Recovery {
         let mut kills: HashMap<usize, bool> = HashMap::new();
         let mut measured = Measured::default();
         for Recovered { orphan, at_ms } in &book.done {
-            let took = millis(at_ms - orphan.since_ms).as_secs_f64();
-            let out = book.is_outage_near(orphan.since_ms);
+            let since_ms = orphan.killed_before(*at_ms);
+            let took = millis(at_ms - since_ms).as_secs_f64();
+            let out = book.is_outage_near(since_ms);
             kills.insert(orphan.kill, out);
             if out {
                 continue;
@@ -217,9 +217,9 @@ impl Recovery {
                 measured.suspect_max = measured.suspect_max.max(took);
                 continue;
             }
-            measured.killed_twice += usize::from(orphan.since_ms > orphan.killed_ms);
+            measured.killed_twice += usize::from(since_ms > orphan.kills_ms[0]);
             measured.slowest.push((orphan.held.task_id.clone(), took));
-            let slowness = book.slowness.between(orphan.since_ms, *at_ms).as_secs_f64();
+            let slowness = book.slowness.between(since_ms, *at_ms).as_secs_f64();
             measured.slowness_max = measured.slowness_max.max(slowness);
             let allowed = BOUND.as_secs_f64() + slowness;
             if took > allowed {
@@ -247,10 +247,17 @@ impl Orphan {
     /// Its entry lies with a worker that was killed at this time. Who had it for longer than a
     /// recovery may take has not just taken it over.
     fn had_by_one_killed(&mut self, kill_ms: i64, slowness: &Slowness) {
-        let allowed = BOUND + slowness.between(self.since_ms, kill_ms);
-        if millis(kill_ms - self.since_ms) <= allowed {
-            self.since_ms = self.since_ms.max(kill_ms);
+        let last_ms = self.killed_before(kill_ms);
+        let allowed = BOUND + slowness.between(last_ms, kill_ms);
+        if kill_ms > last_ms && millis(kill_ms - last_ms) <= allowed {
+            self.kills_ms.push(kill_ms);
         }
+    }
+
+    /// The last kill before this time: one that came after the claim was no hindrance to it.
+    fn killed_before(&self, at_ms: i64) -> i64 {
+        let before = self.kills_ms.iter().rev().find(|kill_ms| **kill_ms <= at_ms);
+        before.copied().unwrap_or(self.kills_ms[0])
     }
 
     fn recovered(self, at_ms: i64) -> Recovered {
@@ -287,14 +294,14 @@ mod tests {
 
     #[test]
     fn a_second_kill_counts_unless_its_worker_had_the_entry_for_too_long() {
-        let (kill, killed_ms, since_ms) = (0, 1_000, 1_000);
-        let mut orphan = Orphan { kill, held: held("a", 0), killed_ms, since_ms };
+        let mut orphan = Orphan { kill: 0, held: held("a", 0), kills_ms: vec![1_000] };
         let slowness = Slowness::default();
-        for (kill_ms, since_ms) in [(1_000, 1_000), (6_300, 6_300), (1_000, 6_300), (12_301, 6_300)]
+        for (kill_ms, last_ms) in [(1_000, 1_000), (6_300, 6_300), (1_000, 6_300), (12_301, 6_300)]
         {
             orphan.had_by_one_killed(kill_ms, &slowness);
-            assert_eq!(orphan.since_ms, since_ms, "after a kill at {kill_ms}");
+            assert_eq!(orphan.killed_before(20_000), last_ms, "after a kill at {kill_ms}");
         }
+        assert_eq!(orphan.killed_before(6_299), 1_000, "a claim before it");
     }
 
     #[test]
@@ -306,16 +313,16 @@ mod tests {
             let now = Clock::System.wall_ms();
             let since = now - 7_000;
             for orphan in &mut book.open {
-                (orphan.killed_ms, orphan.since_ms) = (since, since);
+                orphan.kills_ms = vec![since];
             }
             // Another worker had the entry of `b` and was killed.
-            book.open[1].since_ms = now - 5_000;
+            book.open[1].kills_ms.push(now - 5_000);
         }
         let late: Vec<String> = recovery.measured().late.into_iter().map(|late| late.0).collect();
         assert_eq!(late, ["a", "c"]);
         assert_eq!(recovery.measured().killed_twice, 1);
         let mut book = recovery.book();
-        let since = book.done[0].orphan.since_ms;
+        let since = book.done[0].orphan.kills_ms[0];
         for at in (since..since + 6_500).step_by(500) {
             book.slowness.looked(at, false);
         }
