@@ -14,7 +14,6 @@ mod git;
 mod handlers;
 mod leaf;
 mod load;
-mod lock_nodes;
 mod reader;
 mod reference;
 mod reload;

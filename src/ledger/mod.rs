@@ -5,11 +5,13 @@
 //! nothing and says so. The per-task calls look single; the store gathers the calls that are
 //! waiting now and sends one statement for all of them.
 
-mod connection;
+mod effect;
+mod error;
 pub mod memory;
 mod postgres;
 
-pub use connection::EffectConnection;
+pub use effect::{Effect, EffectConnection, EffectError, EffectItem};
+pub use error::LedgerError;
 pub use postgres::{
     Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
     RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate, migrate_schema,
@@ -26,6 +28,9 @@ use crate::domain::{EntryId, Failure, Fence, Held, Malformed, QueueName, RawEntr
 use crate::protocol::backoff::Growing;
 
 pub use crate::domain::Verdict;
+
+/// The primary key of a dead letter.
+pub type DeadLetterId = Uuid;
 
 /// The state of a task's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -206,53 +211,6 @@ pub struct Pruned {
     pub more: bool,
 }
 
-/// What a handler does inside the completion's transaction.
-///
-/// The effect exists if and only if the task has succeeded, since both commit together.
-#[async_trait]
-pub trait Effect: Send + Sync + 'static {
-    /// A name for errors and for the grouping of tasks with the same effect: the kind.
-    fn name(&self) -> &str;
-
-    /// How many tasks may share one transaction; 1 gives each its own.
-    fn batch(&self) -> usize;
-
-    /// Whether the first delivery may claim, apply and complete in a single commit. Only for
-    /// effects that cannot bring the worker's process down.
-    fn single_commit(&self) -> bool;
-
-    /// Applies the effect of all `items` on `connection`, within a transaction that the ledger has
-    /// opened and will end. On an error everything is rolled back, and if there was more than one
-    /// item, each is tried again in a transaction of its own.
-    async fn apply(
-        &self,
-        connection: EffectConnection<'_>,
-        items: &[EffectItem],
-    ) -> Result<(), EffectError>;
-}
-
-/// One task's input to an effect.
-#[derive(Debug, Clone)]
-pub struct EffectItem {
-    /// The task.
-    pub task: Arc<Task>,
-    /// What the effect may write under: the resource's fence where there is one.
-    pub fence: Fence,
-    /// Which attempt this is; 1 for the first.
-    pub attempt: u32,
-}
-
-/// An effect did not apply.
-#[derive(Debug, thiserror::Error)]
-pub enum EffectError {
-    /// The task's own fault: recorded as its failure.
-    #[error("{}", .0.message)]
-    Failed(Failure),
-    /// The database's fault or the connection's: tried again, nothing burnt.
-    #[error(transparent)]
-    Database(#[from] sqlx::Error),
-}
-
 /// The answer to [`Ledger::perform`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Performed {
@@ -340,65 +298,3 @@ pub trait Ledger: Send + Sync + 'static {
     /// fences must not start again.
     async fn prune(&self, retention: &Retention) -> Result<Pruned, LedgerError>;
 }
-
-/// The ledger could not do what was asked.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum LedgerError {
-    /// No connection, or it broke, or it did not answer in time.
-    #[error("postgres {address}: {message}; check that it runs and that `postgres.url` is right")]
-    Unavailable {
-        /// Where, without credentials.
-        address: String,
-        /// What the client said.
-        message: String,
-    },
-    /// The password or role was refused.
-    #[error("postgres {address} refused the login: {message}")]
-    LoginRefused {
-        /// Where, without credentials.
-        address: String,
-        /// What Postgres said.
-        message: String,
-    },
-    /// The schema is missing or of another version.
-    #[error("postgres {address}: {message}")]
-    Schema {
-        /// Where, without credentials.
-        address: String,
-        /// What is wrong, and the remedy.
-        message: String,
-    },
-    /// A deadlock, a serialization failure, a lock timeout or a shutdown: the same again may work.
-    #[error("postgres {address} gave up on {action}: {message}")]
-    Conflict {
-        /// Where, without credentials.
-        address: String,
-        /// What was being done.
-        action: &'static str,
-        /// What Postgres said.
-        message: String,
-    },
-    /// Postgres answered with an error that the same call will meet again.
-    #[error("postgres {address} refused {action}: {message}")]
-    Refused {
-        /// Where, without credentials.
-        address: String,
-        /// What was being done.
-        action: &'static str,
-        /// What Postgres said.
-        message: String,
-    },
-}
-
-impl LedgerError {
-    /// Whether the same call may succeed later without anybody's help.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Unavailable { .. } | Self::Conflict { .. } => true,
-            Self::LoginRefused { .. } | Self::Schema { .. } | Self::Refused { .. } => false,
-        }
-    }
-}
-
-/// The primary key of a dead letter.
-pub type DeadLetterId = Uuid;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::build;
+use super::commits::Commits;
 use super::confinement::{Confinement, limits};
 use super::start::StartError;
-use crate::clock::Clock;
 use crate::config::{
     ByteSize, Config, ExecSettings, GitSettings, HandlerAction, HandlerSettings, HttpSettings,
     Secret,
@@ -26,10 +25,11 @@ pub(super) fn registry(
     native: &Registry,
     config: &Config,
     confinement: &Confinement,
+    commits: &Arc<Commits>,
 ) -> Result<Registry, StartError> {
     let mut builder = Registry::builder().with(native);
     for (kind, settings) in &config.handlers {
-        let handler = handler(kind, settings, config, confinement)?;
+        let handler = handler(kind, settings, config, confinement, commits)?;
         builder = builder.handler(kind.as_str(), rules(settings, config), handler);
     }
     confinement.warn(config);
@@ -51,6 +51,7 @@ fn handler(
     settings: &HandlerSettings,
     config: &Config,
     confinement: &Confinement,
+    commits: &Arc<Commits>,
 ) -> Result<Handler, StartError> {
     let refused = |message: String| StartError::Handlers(format!("handler.{kind}: {message}"));
     Ok(match &settings.action {
@@ -68,17 +69,12 @@ fn handler(
             Handler::External(Arc::new(handler.map_err(|error| refused(error.to_string()))?))
         }
         HandlerAction::Git(git) => {
-            let options = GitHandlerOptions {
-                git: git_options(git, settings.common.timeout, config),
-                batch: git.batch,
-                lease: config.lease.ttl,
-                heartbeat: config.lease.heartbeat,
-            };
-            let config = config.clone();
-            // Connections stay on the runtime that makes them, the handlers'.
-            let connect = move || {
-                build::git_stores(&config, Clock::System).map_err(|error| error.to_string())
-            };
+            let (lease, heartbeat) = commits.lease();
+            let git_options = git_options(git, settings.common.timeout, config);
+            let options =
+                GitHandlerOptions { git: git_options, batch: git.batch, lease, heartbeat };
+            let commits = Arc::clone(commits);
+            let connect = move || commits.stores().map_err(|error| error.to_string());
             Handler::External(Arc::new(GitHandler::new(options, connect)))
         }
     })

@@ -9,6 +9,7 @@
 
 mod allowance;
 mod build;
+mod commits;
 mod confinement;
 mod handlers;
 mod heartbeat;

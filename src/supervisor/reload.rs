@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::commits::Commits;
 use super::confinement::Confinement;
 use crate::config::{Config, Environment, reloadable};
 use crate::handler::registry::Registry;
@@ -20,6 +21,8 @@ pub(super) struct Reloader {
     pub(super) registry: Arc<Registry>,
     /// What programs are confined to.
     pub(super) confinement: Arc<Confinement>,
+    /// What tasks about commits share.
+    pub(super) commits: Arc<Commits>,
     /// Changes the log level.
     pub(super) log: Option<LogHandle>,
 }
@@ -36,7 +39,8 @@ impl Reloader {
             }
         };
         let plan = reloadable(&self.config, &new);
-        match super::handlers::registry(&self.native, &new, &self.confinement) {
+        let Self { native, confinement, commits, .. } = self;
+        match super::handlers::registry(native, &new, confinement, commits) {
             Ok(registry) => self.registry.replace(registry),
             Err(error) => {
                 tracing::error!("reload refused, the old configuration stays: {error}");

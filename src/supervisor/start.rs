@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 
 use super::allowance::{Allowance, UnitLimit};
 use super::build::{self, BuildError};
+use super::commits::Commits;
 use super::confinement::Confinement;
 use super::heartbeat::Heartbeat;
 use super::life::Life;
@@ -119,7 +120,9 @@ fn start(
     let allowance = Allowance::of(&config.drain, &unit);
     tracing::info!("{}", allowance.told());
     let confinement = Arc::new(Confinement::take_over());
-    let registry = Arc::new(super::handlers::registry(&native, &config, &confinement)?);
+    let commits = Arc::new(Commits::new(&config, clock));
+    let registry = super::handlers::registry(&native, &config, &confinement, &commits)?;
+    let registry = Arc::new(registry);
     let beats = Beats::new(clock);
     let heartbeat = Heartbeat::start(&config, worker, &beats)?;
     let dice = Dice::Thread;
@@ -160,7 +163,15 @@ fn start(
         queues,
         context,
         marker,
-        reloader: Reloader { config, path: config_path, native, registry, confinement, log },
+        reloader: Reloader {
+            config,
+            path: config_path,
+            native,
+            registry,
+            confinement,
+            commits,
+            log,
+        },
         heartbeat,
         vitals,
         web,

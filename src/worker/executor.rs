@@ -4,40 +4,33 @@
 //! decode → lease.acquire → ledger.claim → run → settle → ledger.record → queue.settle, lease.release
 //! ```
 //!
+//! The step in the middle is `Executor::run` in `running.rs` for what works outside of the ledger, and
+//! `Executor::perform` in `performing.rs` for what commits with it, where `Executor::in_one_commit`
+//! takes a shorter way too; `parting.rs` has the way out.
 //! Each step either goes on or names an `Exit`: what becomes of the stream's entry. Nothing is
 //! acknowledged before the ledger has committed. A store call that was submitted is always awaited;
 //! cancellation acts between the steps.
 
-use std::any::Any;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-
 use super::counts::{KindCounts, QueueCounts};
-use super::heartbeat::{Alive, Guard};
+use super::heartbeat::Alive;
 use super::parting::Exit;
+use super::running::time_limit;
 use super::slots::Place;
 use super::{Context, Served, outcome_log};
 use crate::clock::BootInstant;
 use crate::connection::RedisError;
-use crate::domain::{Delivery, Failure, Interruption, LockToken, Malformed, Origin, Task, Verdict};
+use crate::domain::{Delivery, Failure, LockToken, Malformed, Task, Verdict};
+use crate::handler::Handler;
 use crate::handler::registry::Entry;
-use crate::handler::{ExternalHandler, Handler, Run};
 use crate::lease::{Acquired, LeaseError, Lock, Renewal};
-use crate::ledger::{Claimed, DelayReason, Effect, Grant, LedgerError, Performed, Recorded};
+use crate::ledger::{Claimed, DelayReason, Grant, LedgerError, Recorded};
 use crate::protocol::backoff::Backoff;
 use crate::protocol::lease_clock::LeaseClock;
 use crate::protocol::settle::{self, RunEnd};
 use crate::queue::codec;
-
-/// A handler that was asked to stop gets this beyond its own grace before it is dropped.
-const DROP_MARGIN: Duration = Duration::from_millis(500);
 
 /// A payload of this many bytes takes a millisecond or more to digest: too long for the thread that
 /// coordinates.
@@ -52,7 +45,7 @@ const TOUCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The fence has moved on, maybe by a commit of our own whose answer nobody waited for: if the entry
 /// is still ours, whoever looks at it next finds out.
-const STALE: Exit = Exit::Postpone(Duration::ZERO);
+pub(super) const STALE: Exit = Exit::Postpone(Duration::ZERO);
 
 /// Who else is in flight while a task runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -330,230 +323,6 @@ impl Executor {
         }
     }
 
-    /// Claim, effect and success in a single commit, for effects that allow it on their first
-    /// delivery. `Ok` if the task goes the long way: with the failure of the effect, which left
-    /// nothing behind and has yet to be recorded under a claim; or with none.
-    ///
-    /// No lock is taken: while the transaction is open, its row keeps every other claim out, and
-    /// nobody gets the entry within that time. A resource's lock may be a foreign program's, though.
-    async fn in_one_commit(
-        &self,
-        delivery: &Delivery,
-        task: &Arc<Task>,
-        entry: &Entry,
-        place: &mut Place,
-    ) -> Result<Option<Failure>, Exit> {
-        let effect = match &entry.handler {
-            Handler::InTransaction(effect)
-                if effect.single_commit()
-                    && delivery.origin == Origin::Fresh
-                    && task.lock_key.is_none() =>
-            {
-                effect
-            }
-            Handler::InTransaction(_) | Handler::External(_) => return Ok(None),
-        };
-        if self.context.stop.leaving.is_cancelled() {
-            return Err(Exit::HandOver);
-        }
-        let counts = self.counts_of(task);
-        let (begun, begun_ms) = (self.context.clock.now(), self.context.clock.wall_ms());
-        place.started();
-        // Nothing keeps the task alive for others to see until the commit, so it must be quick.
-        let limit = time_limit(task, entry);
-        let quick = limit.min(self.context.limits.lease / 2);
-        let answer = tokio::select! {
-            biased;
-            answer = self.context.stores.ledger.perform(task, None, effect, quick) => answer,
-            () = self.context.stop.interrupt.cancelled() => {
-                place.ended(None);
-                return Err(Exit::HandOver);
-            }
-        };
-        place.ended(None);
-        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
-            counts.ran(self.context.clock.now().saturating_since(begun));
-        }
-        match answer {
-            Ok(Performed::Committed) => {
-                self.counts.waited(delivery.entry, begun_ms);
-                counts.succeeded();
-                outcome_log::succeeded(task, None);
-                Err(Exit::Acknowledge)
-            }
-            Ok(Performed::NotClaimed(refused)) => {
-                Err(self.not_claimed(delivery, task, refused).await)
-            }
-            Ok(Performed::Stale) => Err(Exit::Postpone(self.context.limits.lease)),
-            Ok(Performed::Failed(failure))
-                if quick < limit && failure.status.as_deref() == Some("timeout") =>
-            {
-                Ok(None)
-            }
-            Ok(Performed::Failed(failure)) => Ok(Some(failure)),
-            Err(error) => Err(self.ledger_failed(&error)),
-        }
-    }
-
-    /// The effect and the success of a claimed task in one commit.
-    async fn perform(
-        &self,
-        task: &Arc<Task>,
-        entry: &Entry,
-        effect: &Arc<dyn Effect>,
-        grant: &Grant,
-        guard: &Guard,
-        place: &mut Place,
-    ) -> Result<RunEnd, Exit> {
-        let begun = self.context.clock.now();
-        place.started();
-        let end = self.perform_until_answered(task, entry, effect, grant, guard).await;
-        place.ended(None);
-        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
-        end
-    }
-
-    async fn perform_until_answered(
-        &self,
-        task: &Arc<Task>,
-        entry: &Entry,
-        effect: &Arc<dyn Effect>,
-        grant: &Grant,
-        guard: &Guard,
-    ) -> Result<RunEnd, Exit> {
-        let interrupted = |why| Ok(RunEnd { answer: None, interrupted: Some(why) });
-        let limit = time_limit(task, entry);
-        let mut tries = 0;
-        loop {
-            if self.context.stop.leaving.is_cancelled() {
-                return interrupted(Interruption::Drain);
-            }
-            if !guard.may_start() {
-                return interrupted(Interruption::LeaseLost);
-            }
-            let ledger = &self.context.stores.ledger;
-            // An interrupted transaction finds its row released under a higher fence, and rolls back.
-            let answer = tokio::select! {
-                biased;
-                answer = ledger.perform(task, Some(grant), effect, limit) => answer,
-                () = self.context.stop.interrupt.cancelled() => {
-                    return interrupted(Interruption::Drain);
-                }
-            };
-            let error = match answer {
-                Ok(Performed::Committed) => {
-                    self.counts_of(task).succeeded();
-                    outcome_log::succeeded(task, Some(grant));
-                    return Err(Exit::Acknowledge);
-                }
-                Ok(Performed::Failed(failure)) => {
-                    return Ok(RunEnd { answer: Some(Err(failure)), interrupted: None });
-                }
-                Ok(Performed::Stale | Performed::NotClaimed(_)) => {
-                    self.counts_of(task).stale.inc();
-                    outcome_log::stale(task, &grant.held);
-                    return Err(STALE);
-                }
-                Err(error) => error,
-            };
-            self.context.health.postgres.doubt(&error);
-            tries += 1;
-            tokio::select! {
-                biased;
-                () = self.context.stop.leaving.cancelled() => {}
-                () = guard.lost().cancelled() => {}
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
-            }
-        }
-    }
-
-    /// Runs an external handler until it ends or is interrupted. A task for which none becomes free
-    /// within a lease is given back.
-    async fn run(
-        &self,
-        task: &Arc<Task>,
-        entry: &Entry,
-        handler: &Arc<dyn ExternalHandler>,
-        grant: &Grant,
-        guard: &Guard,
-        place: &mut Place,
-    ) -> RunEnd {
-        let interrupted = |why| RunEnd { answer: None, interrupted: Some(why) };
-        let running = Arc::clone(&place.slots().running);
-        let permit = tokio::select! {
-            biased;
-            () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
-            () = self.context.stop.leaving.cancelled() => return interrupted(Interruption::Drain),
-            permit = running.acquire_owned() => permit.ok(),
-            // Fetched ahead behind short tasks, and then long ones took all the handlers.
-            () = tokio::time::sleep(self.context.limits.lease) => {
-                return interrupted(Interruption::NoRoom);
-            }
-        };
-        if !guard.may_start() {
-            return interrupted(Interruption::LeaseLost);
-        }
-        let begun = self.context.clock.now();
-        place.started();
-        let end = self.run_handler(task, entry, handler, grant, guard).await;
-        place.ended(permit);
-        self.counts_of(task).ran(self.context.clock.now().saturating_since(begun));
-        end
-    }
-
-    async fn run_handler(
-        &self,
-        task: &Arc<Task>,
-        entry: &Entry,
-        handler: &Arc<dyn ExternalHandler>,
-        grant: &Grant,
-        guard: &Guard,
-    ) -> RunEnd {
-        let limit = time_limit(task, entry);
-        let cancel = CancellationToken::new();
-        let run = Run {
-            task: Arc::clone(task),
-            fence: grant.held.effect_fence(),
-            attempt: grant.attempt,
-            deadline: self.context.clock.now() + limit,
-            deadline_ms: self.context.clock.wall_ms()
-                + i64::try_from(limit.as_millis()).unwrap_or(i64::MAX / 2),
-            cancel: cancel.clone(),
-        };
-        let mut running = self.start(handler, run);
-        let why = tokio::select! {
-            biased;
-            answer = &mut running => {
-                return RunEnd { answer: Some(answer), interrupted: None };
-            }
-            () = guard.lost().cancelled() => Interruption::LeaseLost,
-            () = self.context.stop.interrupt.cancelled() => Interruption::Drain,
-            () = tokio::time::sleep(limit) => Interruption::Timeout,
-        };
-        cancel.cancel();
-        let patience = match why {
-            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace.get()),
-            Interruption::Timeout | Interruption::LeaseLost | Interruption::NoRoom => {
-                entry.kill_after
-            }
-        };
-        let grace = patience + DROP_MARGIN;
-        let answer = tokio::time::timeout(grace, &mut running).await.ok();
-        RunEnd { answer, interrupted: Some(why) }
-    }
-
-    /// Starts a handler where it belongs. What is dropped before it has ended is aborted; a panic is
-    /// the task's failure.
-    fn start(&self, handler: &Arc<dyn ExternalHandler>, run: Run) -> BoxFuture<'static, Answer> {
-        let handler = Arc::clone(handler);
-        if handler.is_light() {
-            let running = AssertUnwindSafe(async move { handler.run(run).await }).catch_unwind();
-            return running.map(|end| end.unwrap_or_else(|panic| Err(panicked(panic)))).boxed();
-        }
-        let running = self.context.handlers.spawn(async move { handler.run(run).await });
-        AbortOnDropHandle::new(running).map(answer_of).boxed()
-    }
-
     /// Records the outcome, however long the ledger needs: until it answers or the process goes.
     async fn record(&self, task: &Arc<Task>, entry: &Entry, grant: &Grant, end: RunEnd) -> Exit {
         let policy = entry.policy.with_attempts(task.max_attempts);
@@ -614,31 +383,4 @@ impl Executor {
             | LedgerError::Conflict { .. } => Exit::HandOver,
         }
     }
-}
-
-/// The task's own time limit, or its handler's.
-fn time_limit(task: &Task, entry: &Entry) -> Duration {
-    task.timeout.unwrap_or(entry.timeout)
-}
-
-/// What a handler answers.
-type Answer = Result<Option<Bytes>, Failure>;
-
-/// A handler that panicked has failed; one that was aborted has not answered, which only happens
-/// when its runtime shuts down.
-fn answer_of(joined: Result<Answer, tokio::task::JoinError>) -> Answer {
-    joined.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => Err(panicked(panic)),
-        Err(_) => Err(Failure::retry("the handler was aborted")),
-    })
-}
-
-fn panicked(panic: Box<dyn Any + Send>) -> Failure {
-    let message = match panic.downcast::<String>() {
-        Ok(text) => *text,
-        Err(panic) => panic
-            .downcast::<&'static str>()
-            .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
-    };
-    Failure::retry(format!("the handler panicked: {message}")).with_status("panic")
 }

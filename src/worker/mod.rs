@@ -1,6 +1,7 @@
 //! Rank 4: what pulls tasks and runs them.
 //!
-//! - [`executor`]: one delivery's way, top to bottom;
+//! - [`executor`]: one delivery's way, top to bottom; with `running`, a handler from its permit to its
+//!   end, `performing`, an effect in one commit with its success, and `parting`, the way out;
 //! - [`fetcher`]: one loop per queue that turns free places into deliveries;
 //! - [`heartbeat`]: keeps what runs alive, on a thread of its own;
 //! - [`maintenance`]: promotes due tasks, reaps consumers;
@@ -21,8 +22,9 @@ pub mod heartbeat;
 pub mod maintenance;
 mod outcome_log;
 mod parting;
+mod performing;
 pub mod progress;
-mod refusals;
+mod running;
 pub mod slots;
 pub mod stop;
 pub mod suspects;

@@ -18,7 +18,7 @@ pub(crate) async fn scene(batch: usize) -> Scene {
     scene
 }
 
-/// The table of the handler; mirrors are shared by all workers of the scene.
+/// The table of the handler, to which keys may be added; mirrors are shared by all workers of the scene.
 pub(crate) fn handler(scene: &Scene, batch: usize) -> String {
     let mirrors = scene.path().join("mirrors");
     format!(

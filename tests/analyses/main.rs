@@ -1,9 +1,11 @@
 //! Commits as tasks: real Redis, Postgres and git, real workers.
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
-//! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills` takes workers away in the
-//! middle; `commands` are what a person types.
+//! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills`
+//! takes workers away in the middle, `memory` their git children; `commands` are what a person types.
 
+#[path = "../git/bombs.rs"]
+mod bombs;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../git/gitlog.rs"]
@@ -22,5 +24,6 @@ mod batches;
 mod commands;
 mod ground;
 mod kills;
+mod memory;
 mod whole;
 mod zoo;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use queue_worker::handler::git::Payload;
+use rustix::process::Signal;
 use sqlx::Row;
 
 use crate::common::{Scene, wait_for};
 use crate::gitlog;
-use crate::ground::{count, enqueue_all, history, progress, scene, until_analysed};
-use crate::repository::{git, line, said};
+use crate::ground::{count, enqueue_all, handler, history, progress, scene, until_analysed};
+use crate::repository::{all_commits, git, line, said};
 
 /// Commits of the histories.
 const COMMITS: usize = 300;
@@ -213,5 +215,32 @@ async fn a_monster_stops_neither_its_neighbours_nor_the_worker() {
     scene.until_empty().await;
     let trouble = "SELECT count(*) FROM queue_worker.processed_tasks WHERE attempts + crashes > 0";
     assert_eq!(scene.count(trouble).await, 0);
+    worker.terminate().await;
+}
+
+/// However many kinds analyse commits, they share the sessions of their worker; also after a reload.
+#[tokio::test]
+async fn kinds_share_their_sessions() {
+    let scene = scene(32).await;
+    let first = handler(&scene, 32);
+    let second = first.replace("[handler.commits]", "[handler.others]");
+    scene.write_config(&format!("{first}{second}"));
+    let git_dir = history(scene.path(), 12, 30);
+    let mut worker = scene.worker("a").await;
+    let commits = all_commits(&git_dir);
+    let url = git_dir.to_str().unwrap();
+    // Each connection shows what it was last used for.
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'queue-worker' \
+                    AND query LIKE '%queue_worker_git%'";
+    for (id, kind) in [("t1", "commits"), ("t2", "others")] {
+        scene.task(id, kind, &Payload::of_commits(id, url, &commits)).await;
+        scene.until_status(id, "succeeded").await;
+        assert_eq!(scene.count(sessions).await, 1, "{kind}");
+    }
+    worker.signal(Signal::HUP);
+    worker.until_logged("reloaded").await;
+    scene.task("t3", "others", &Payload::of_commits("t3", url, &commits)).await;
+    scene.until_status("t3", "succeeded").await;
+    assert_eq!(scene.count(sessions).await, 1);
     worker.terminate().await;
 }

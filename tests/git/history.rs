@@ -1,7 +1,7 @@
 //! Long histories: every row of every commit is what `git log` says.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::handler::git::{
@@ -10,7 +10,7 @@ use queue_worker::handler::git::{
 
 use crate::gitlog::{self, Header, Row};
 use crate::invented;
-use crate::repository::{engine, git, import, outcomes, said};
+use crate::repository::{engine, git, import, outcomes, own_history, said};
 
 /// Commits of the invented history.
 const INVENTED: usize = 3000;
@@ -99,14 +99,7 @@ async fn an_invented_history_is_counted_as_git_does() {
 /// The project's own history, where the tests run in a clone of it.
 #[tokio::test]
 async fn the_projects_own_history_is_counted_as_git_does() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output =
-        git(here).args(["rev-parse", "--path-format=absolute", "--git-common-dir"]).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else { return };
-    let git_dir = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
-    if git_dir.join("shallow").exists() {
-        return;
-    }
+    let Some(git_dir) = own_history() else { return };
     assert!(compare(&git_dir).await > 0);
 }
 

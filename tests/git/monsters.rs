@@ -1,24 +1,27 @@
 //! Commits that are too large, among good ones: each has a named outcome, its neighbours are done,
 //! and no child takes more memory than it may.
 
-use std::fmt::Write as _;
-use std::fs;
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::handler::git::{
-    Engine as _, FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome, Profile,
-    Refusal,
+    Analysed, Engine as _, FileKind, Flags, GitEngine, GitOptions, GitVersion, ObjectId, Outcome,
+    Profile, Refusal,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::bombs::{children, tree_bomb};
 use crate::invented;
-use crate::repository::{all_commits, git, id, import, line, outcomes, unlocked};
+use crate::repository::{all_commits, id, import, outcomes, unlocked};
 
 /// What a child may have resident at most, in bytes.
 const PEAK: u64 = 128 * 1024 * 1024;
+/// More commits than the engine has under way between its children and whoever takes results.
+const UNDER_WAY: usize = 200;
 
 /// A history that ends with a commit of one blob of `lines` empty lines.
 fn with_newlines(lines: usize) -> Vec<u8> {
@@ -33,59 +36,9 @@ fn with_newlines(lines: usize) -> Vec<u8> {
     stream
 }
 
-/// A commit whose tree has `10^depth` paths, all the same.
-fn tree_bomb(folder: &Path, depth: u32) -> ObjectId {
-    let blob = said_with(folder, &["hash-object", "-w", "--stdin"], "x\n");
-    let mut entry = format!("100644 blob {blob}");
-    for _ in 0..depth {
-        let mut tree = String::new();
-        for name in 0..10 {
-            writeln!(tree, "{entry}\t{name}").unwrap();
-        }
-        entry = format!("040000 tree {}", said_with(folder, &["mktree"], &tree));
-    }
-    let tree = entry.rsplit(' ').next().unwrap().to_owned();
-    line(folder, &["commit-tree", &tree, "-m", "bomb"]).parse().unwrap()
-}
-
-fn said_with(folder: &Path, arguments: &[&str], input: &str) -> String {
-    use std::io::{Read as _, Write as _};
-    let mut child = git(folder)
-        .args(arguments)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let mut output = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    assert!(child.wait().unwrap().success());
-    output.trim_end().to_owned()
-}
-
-/// The git children of this process that work in `folder`: their ids, command lines and peaks of
-/// memory in bytes. Those that have ended and are not yet reaped have no command line.
-fn children(folder: &Path) -> Vec<(i32, String, u64)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        };
-        if field("PPid:") != Some(u64::from(std::process::id())) {
-            continue;
-        }
-        let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if command.contains(folder.to_str().unwrap()) {
-            found.push((pid, command, field("VmHWM:").unwrap_or(0) * 1024));
-        }
-    }
-    found
+/// Those of this process.
+fn own_children(folder: &Path) -> Vec<(i32, String, u64)> {
+    children(std::process::id(), folder)
 }
 
 /// The outcomes of commits, and the most memory that a child had meanwhile.
@@ -93,7 +46,7 @@ async fn watched(
     engine: &GitEngine,
     folder: &Path,
     commits: &[ObjectId],
-) -> (std::collections::HashMap<ObjectId, Outcome>, u64) {
+) -> (HashMap<ObjectId, Outcome>, u64) {
     let mut peak = 0;
     let mirror = unlocked(folder);
     let mut work = std::pin::pin!(outcomes(engine, &mirror, commits));
@@ -101,7 +54,7 @@ async fn watched(
         tokio::select! {
             found = &mut work => break found,
             () = tokio::time::sleep(Duration::from_millis(5)) => {
-                peak = children(folder).iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
+                peak = own_children(folder).iter().map(|(_, _, peak)| *peak).chain([peak]).max().unwrap();
             }
         }
     };
@@ -115,10 +68,7 @@ async fn engine(threshold: u64, change: impl FnOnce(&mut GitOptions)) -> GitEngi
     GitEngine::with_profile(&options, profile).await.unwrap()
 }
 
-fn neighbours_are_done(
-    found: &std::collections::HashMap<ObjectId, Outcome>,
-    monsters: &[ObjectId],
-) {
+fn neighbours_are_done(found: &HashMap<ObjectId, Outcome>, monsters: &[ObjectId]) {
     for (id, outcome) in found.iter().filter(|(id, _)| !monsters.contains(id)) {
         let analysis = outcome.analysis().unwrap_or_else(|| panic!("{id}: {outcome:?}"));
         assert!(!analysis.flags.contains(Flags::TRUNCATED), "{id}");
@@ -207,23 +157,33 @@ async fn a_child_killed_by_somebody_costs_nothing() {
     let commits = all_commits(&repository);
     let engine = engine(16 << 20, |_| {}).await;
     let mirror = unlocked(&repository);
-    let mut work = std::pin::pin!(outcomes(&engine, &mirror, &commits));
-    let mut killed = 0;
-    let found = loop {
-        tokio::select! {
-            found = &mut work => break found,
-            () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        }
-        // One at a time, and no more than three: a commit that loses two in a row would fail.
-        let differ =
-            children(&repository).into_iter().find(|(_, command, _)| command.contains("diff-tree"));
-        if let Some((pid, ..)) = differ.filter(|_| killed < 3) {
-            let pid = rustix::process::Pid::from_raw(pid).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-            killed += 1;
-        }
+    let (sender, mut receiver) = mpsc::channel(1);
+    let work = async {
+        engine.analyse(&mirror, &commits, &sender).await;
+        drop(sender);
     };
-    assert!(killed > 0, "it was over before anybody could be killed");
+    let killing = async {
+        let (mut found, mut killed, mut next) = (HashMap::new(), 0, 1);
+        while let Some(Analysed { id, outcome, .. }) = receiver.recv().await {
+            found.insert(id, outcome);
+            if found.len() < next {
+                continue;
+            }
+            let differ = own_children(&repository)
+                .into_iter()
+                .find(|(_, command, _)| command.contains("diff-tree"));
+            let pid = differ.and_then(|(pid, ..)| Pid::from_raw(pid));
+            if pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok()) {
+                killed += 1;
+                // Beyond all that is under way: a commit that loses all of its children would fail.
+                next = found.len() + UNDER_WAY;
+            }
+        }
+        (found, killed)
+    };
+    let ((), (found, killed)) = tokio::join!(work, killing);
+    assert!(killed >= 2, "it was over before {killed} could be killed");
+    assert_eq!(found.len(), commits.len());
     neighbours_are_done(&found, &[]);
     engine.close_idle().await;
     none_is_left(&repository).await;
@@ -232,8 +192,8 @@ async fn a_child_killed_by_somebody_costs_nothing() {
 /// Waits until no child works in `folder` any more: they were killed, and need a moment for that.
 async fn none_is_left(folder: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !children(folder).is_empty() {
-        assert!(Instant::now() < deadline, "{:?}", children(folder));
+    while !own_children(folder).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", own_children(folder));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

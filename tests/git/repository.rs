@@ -99,12 +99,27 @@ pub(crate) async fn analysis(engine: &GitEngine, mirror: &Mirror, commit: Object
 
 /// Loads a history that is written as `git fast-import` reads it into a new bare repository.
 pub(crate) fn import(folder: &Path, stream: &[u8]) -> PathBuf {
+    import_as(ObjectFormat::Sha1, folder, stream)
+}
+
+/// The same, with ids of any format.
+pub(crate) fn import_as(format: ObjectFormat, folder: &Path, stream: &[u8]) -> PathBuf {
     use std::io::Write;
     std::fs::create_dir_all(folder).unwrap();
-    said(folder, &["init", "-q", "--bare", "-b", "main", "."]);
+    let format = format!("--object-format={}", format.as_str());
+    said(folder, &["init", "-q", "--bare", "-b", "main", &format, "."]);
     let mut child =
         git(folder).args(["fast-import", "--quiet"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(stream).unwrap();
     assert!(child.wait().unwrap().success(), "git fast-import failed");
     folder.to_owned()
+}
+
+/// The project's own history, where the tests run in a clone of it that is whole.
+pub(crate) fn own_history() -> Option<PathBuf> {
+    let mut command = git(Path::new(env!("CARGO_MANIFEST_DIR")));
+    command.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    let git_dir = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
+    (!git_dir.join("shallow").exists()).then_some(git_dir)
 }

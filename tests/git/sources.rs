@@ -34,8 +34,6 @@ async fn a_mirror_is_listed() {
         assert_eq!(mirrors.resolve(&mirror, name).await.unwrap(), None, "{name:?}");
     }
     assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), None);
-    let people = [("A".to_owned(), "a@x".to_owned())];
-    assert_eq!(mirrors.canonical(&mirror, &people).await.unwrap(), people);
 }
 
 #[tokio::test]
@@ -50,29 +48,6 @@ async fn the_mailmap_is_that_of_the_default_branch() {
     let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
     let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
     assert_eq!(mirrors.mailmap(&mirror).await.unwrap().as_deref(), Some(text.as_bytes()));
-    let pair = |name: &str, email: &str| (name.to_owned(), email.to_owned());
-    let people = [
-        pair("B", "B@X"),
-        pair("Old C", "d@x"),
-        pair("New C", "d@x"),
-        pair("", "b@x"),
-        pair("odd <", "b@x"),
-        pair("new\nline", "b@x"),
-        pair("D", ""),
-        pair("", "e@x"),
-    ];
-    let canonical = mirrors.canonical(&mirror, &people).await.unwrap();
-    let expected = [
-        pair("A Ü", "a@x"),
-        pair("C", "c@x"),
-        pair("New C", "d@x"),
-        pair("A Ü", "a@x"),
-        pair("odd <", "b@x"),
-        pair("new\nline", "b@x"),
-        pair("D", ""),
-        pair("", "e@x"),
-    ];
-    assert_eq!(canonical, expected);
 }
 
 #[tokio::test]

@@ -16,13 +16,13 @@ use crate::mirrors::{options, source};
 use crate::repository::{all_commits, analysis, engine, id, outcomes, unlocked};
 
 #[derive(Debug, Deserialize)]
-struct Expected {
-    case: String,
-    oid: String,
+pub(crate) struct Expected {
+    pub(crate) case: String,
+    pub(crate) oid: String,
     parents: usize,
     author: String,
     files: Option<Vec<ExpectedFile>>,
-    refused: Option<String>,
+    pub(crate) refused: Option<String>,
 }
 
 #[derive(Debug, Deserialize, PartialEq, Eq)]
@@ -54,13 +54,13 @@ impl ExpectedFile {
 }
 
 /// Builds the zoo below `folder`.
-fn build(folder: &Path) {
+pub(crate) fn build(folder: &Path) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/git/zoo.sh");
     let output = Command::new("sh").arg(script).arg(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn expected() -> Vec<Expected> {
+pub(crate) fn expected() -> Vec<Expected> {
     include_str!("zoo.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

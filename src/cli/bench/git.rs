@@ -1,14 +1,17 @@
 //! Commits per second: git itself, the engine alone, the whole path in batches and one by one.
 //!
-//! All on one history and in one run, so that the ratios hold on any machine. PyDriller is measured
+//! All on one history and in one run, so that the ratios hold on any machine. Merges are left out,
+//! since each of the programs compares them with something else, or not at all. PyDriller is measured
 //! where python3 has it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Serialize;
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -32,8 +35,14 @@ const BATCH: usize = 256;
 const UNDER_WAY: usize = 64;
 /// A measurement that makes no progress for this long is broken.
 const STALLED: Duration = Duration::from_secs(60);
+/// How often the results are counted, which costs the database something.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// PyDriller is looked at for this long.
 const PYDRILLER_TIME: &str = "15";
+/// A beginning of what PyDriller is given takes each of so many commits.
+const STRIDE: usize = 97;
+/// What a mirror is walked from.
+const REACHED: [&str; 2] = ["--glob=refs/qw/heads/*", "--glob=refs/qw/tags/*"];
 
 /// Commits per second; what was not measured is null.
 #[derive(Debug, Default, Serialize)]
@@ -92,7 +101,7 @@ pub(super) async fn measure(
     }
     engine.close_idle().await;
     say("PyDriller …");
-    let pydriller = pydriller(&ground.git_dir).await;
+    let pydriller = pydriller(&ground).await;
     say("starting private servers …");
     let servers = Servers::start().await?;
     let (mut batches, mut singly) = (Vec::new(), Vec::new());
@@ -147,11 +156,13 @@ impl Ground {
         let source = Source::new("bench", url, &options.sources)?;
         let mirrors = GitMirrors::new(&options).await?;
         let mirror = mirrors.refresh(&source).await?;
-        let commits = mirrors.list(&mirror, &Selection::All).await?;
+        let git_dir = mirror.git_dir().to_owned();
+        let merges = merges(&git_dir).await?;
+        let mut commits = mirrors.list(&mirror, &Selection::All).await?;
+        commits.retain(|commit| !merges.contains(commit));
         if commits.is_empty() {
             bail!("{} has no commits", origin.display());
         }
-        let git_dir = mirror.git_dir().to_owned();
         Ok(Self { _folder: folder, git_dir, mirror, commits })
     }
 
@@ -170,12 +181,22 @@ fn per_second(commits: usize, started: Instant) -> f64 {
     commits as f64 / started.elapsed().as_secs_f64()
 }
 
+async fn merges(git_dir: &Path) -> anyhow::Result<HashSet<ObjectId>> {
+    let mut command = Command::from(invented::command(Some(git_dir)));
+    command.args(["rev-list", "--merges"]).args(REACHED);
+    let output = command.output().await?;
+    if !output.status.success() {
+        bail!("git rev-list ended with {}", output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
 /// What a person would type.
 async fn git_log(ground: &Ground) -> anyhow::Result<f64> {
     let started = Instant::now();
     let mut command = Command::from(invented::command(Some(&ground.git_dir)));
     command.args(["log", "--numstat", "-M", "--no-textconv", "--no-ext-diff", "--format=%H"]);
-    command.args(["--glob=refs/qw/heads/*", "--glob=refs/qw/tags/*"]);
+    command.arg("--no-merges").args(REACHED);
     let status = command.stdout(Stdio::null()).status().await?;
     if !status.success() {
         bail!("git log ended with {status}");
@@ -255,18 +276,20 @@ async fn until_done(results: &Results, name: &str, commits: usize) -> anyhow::Re
             let counted = usize::try_from(done - before)?;
             return Ok(per_second(counted, started));
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// The loop over added and deleted lines that its manual shows; `None` where it is not installed.
-async fn pydriller(git_dir: &Path) -> Option<f64> {
+/// The loop over added and deleted lines that its manual shows, over commits from all of the history
+/// for as long as it may take; `None` where it is not installed.
+async fn pydriller(ground: &Ground) -> Option<f64> {
     const LOOP: &str = "
 import sys, time
-from pydriller import Repository
+from pydriller import Git
+git, ids = Git(sys.argv[1]), sys.stdin.read().split()
 start, count = time.monotonic(), 0
-for commit in Repository(sys.argv[1]).traverse_commits():
-    for file in commit.modified_files:
+for id in ids:
+    for file in git.get_commit(id).modified_files:
         file.added_lines, file.deleted_lines
     count += 1
     if time.monotonic() - start > float(sys.argv[2]):
@@ -280,7 +303,8 @@ print(count / (time.monotonic() - start))
     clone.args(["init", "--quiet", "--bare", "--template="]).arg(&copy);
     clone.status().await.ok()?.success().then_some(())?;
     let mut fetch = Command::from(invented::command(Some(&copy)));
-    fetch.args(["fetch", "--quiet"]).arg(git_dir).arg("refs/qw/heads/*:refs/heads/*");
+    fetch.args(["fetch", "--quiet"]).arg(&ground.git_dir);
+    fetch.args(["refs/qw/heads/*:refs/heads/*", "refs/qw/tags/*:refs/tags/*"]);
     fetch.stderr(Stdio::null()).status().await.ok()?.success().then_some(())?;
     let mut head = Command::from(invented::command(Some(&copy)));
     head.args(["for-each-ref", "--count=1", "--format=%(refname)", "refs/heads"]);
@@ -288,7 +312,16 @@ print(count / (time.monotonic() - start))
     let mut set = Command::from(invented::command(Some(&copy)));
     set.args(["symbolic-ref", "HEAD", name.trim()]).status().await.ok()?;
     let mut python = Command::new("python3");
-    python.args(["-c", LOOP]).arg(&copy).arg(PYDRILLER_TIME).stderr(Stdio::null());
-    let output = python.output().await.ok()?;
+    python.args(["-c", LOOP]).arg(&copy).arg(PYDRILLER_TIME);
+    python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut python = python.spawn().ok()?;
+    let ids: Vec<String> = spread(&ground.commits).map(|id| id.to_string()).collect();
+    python.stdin.take()?.write_all(ids.join("\n").as_bytes()).await.ok()?;
+    let output = python.wait_with_output().await.ok()?;
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+/// All of them in an order of which every beginning is spread over the whole.
+fn spread(commits: &[ObjectId]) -> impl Iterator<Item = ObjectId> {
+    (0..STRIDE).flat_map(|from| commits.iter().skip(from).step_by(STRIDE)).copied()
 }

@@ -71,6 +71,8 @@ struct Figures {
     backlog_ratio: Option<f64>,
     latency_ms_p50: Option<f64>,
     latency_ms_p99: Option<f64>,
+    /// While Postgres vacuums and writes to disk what a backlog of a million left behind.
+    latency_after_backlog_ms_p99: Option<f64>,
     /// Resident memory of a worker with 2,000 tasks in flight, in MiB.
     rss_mb: Option<f64>,
 }
@@ -83,6 +85,9 @@ const ROUND: [(Load, u32); 5] = [
     (Load::SqlBatch, 60_000),
     (Load::Exec, 6_000),
 ];
+
+/// How long tasks come at a steady rate.
+const LATENCY_TIME: Duration = Duration::from_secs(20);
 
 /// The goals that the project holds itself to, as ratios within one run.
 const GOALS: [(&str, f64, bool); 8] = [
@@ -131,16 +136,19 @@ impl Bench {
         if !self.only.is_empty() {
             return Ok(figures);
         }
+        self.say("latency at 100 tasks a second …");
+        let (p50, p99) = latency::percentiles(&servers, LATENCY_TIME).await?;
+        (figures.latency_ms_p50, figures.latency_ms_p99) = (Some(p50), Some(p99));
         if !self.no_backlog {
             self.say("a backlog of a million …");
             let small = throughput::rate(&servers, Load::External, self.scaled(20_000)).await?;
             let large = throughput::rate(&servers, Load::External, self.scaled(1_000_000)).await?;
             let again = throughput::rate(&servers, Load::External, self.scaled(20_000)).await?;
             figures.backlog_ratio = Some(large / f64::midpoint(small, again));
+            self.say("latency right after that …");
+            let (_, p99) = latency::percentiles(&servers, LATENCY_TIME).await?;
+            figures.latency_after_backlog_ms_p99 = Some(p99);
         }
-        self.say("latency at 100 tasks a second …");
-        let (p50, p99) = latency::percentiles(&servers, Duration::from_secs(20)).await?;
-        (figures.latency_ms_p50, figures.latency_ms_p99) = (Some(p50), Some(p99));
         self.say("memory with 2,000 in flight …");
         figures.rss_mb = Some(throughput::memory(&servers, 2_000).await?);
         Ok(figures)

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::finding::Findings;
-use super::one;
 use super::unit::Known;
-use crate::config::{Config, HandlerAction, HandlerSettings, WorkerSettings};
+use super::{analyses_commits, one, postgres_sessions};
+use crate::config::{Config, HandlerAction, WorkerSettings};
 use crate::handler::exec::cgroup::{Controller, Unavailable, controllers_of};
 use crate::supervisor::unenforced_limits;
 
@@ -47,16 +47,13 @@ fn runs_programs(config: &Config) -> bool {
 }
 
 fn needed_files(config: &Config) -> u64 {
-    let is_git = |handler: &HandlerSettings| matches!(handler.action, HandlerAction::Git(_));
-    let git = config.handlers.values().filter(|handler| is_git(handler)).count() as u64;
-    let runs_programs = runs_programs(config) || git > 0;
+    let runs_programs = runs_programs(config) || analyses_commits(config);
     let running: usize = config.queues.iter().map(|queue| queue.concurrency).sum();
     let running = u64::try_from(running).unwrap_or(u64::MAX);
     // A connection each where no programs run: http.
     let each = if runs_programs { FILES_OF_A_PROGRAM } else { 1 };
     let queues = config.queues.len() as u64 * FILES_OF_A_QUEUE;
-    // The ledger's and the effects' sessions, those of each handler of commits, and the heartbeat's.
-    let postgres = u64::from(config.postgres.pool_size) * (2 + git) + 1;
+    let postgres = u64::from(postgres_sessions(config));
     let nodes = config.lease.nodes.len() as u64 * 2;
     BASE_FILES + running.saturating_mul(each) + queues + postgres + nodes
 }

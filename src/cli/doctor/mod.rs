@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use self::finding::{Finding, Findings, Level};
 use super::{DEFAULT_CONFIG, GlobalOptions};
-use crate::config::{Config, Environment};
+use crate::config::{Config, Environment, HandlerAction};
 use crate::telemetry::escaped;
 
 /// How long a store may take for all of its answers.
@@ -122,4 +122,34 @@ fn write_summary(out: &mut impl Write, findings: &[Finding]) -> io::Result<()> {
 /// One part with nothing to tell, or what it found.
 fn one(findings: Findings) -> Vec<Findings> {
     vec![findings]
+}
+
+fn analyses_commits(config: &Config) -> bool {
+    config.handlers.values().any(|handler| matches!(handler.action, HandlerAction::Git(_)))
+}
+
+/// Sessions of one worker in Postgres at most: the ledger's, the effects', those that all handlers of
+/// commits share, and the heartbeat's.
+fn postgres_sessions(config: &Config) -> u32 {
+    let pools = if analyses_commits(config) { 3 } else { 2 };
+    config.postgres.pool_size.saturating_mul(pools).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_of_commits_share_their_sessions() {
+        let sessions = |kinds: &[&str]| {
+            let handler = |kind| format!("[handler.{kind}]\ntype = \"git-analysis\"\n");
+            let handlers: String = kinds.iter().map(handler).collect();
+            let text = format!("[postgres]\npool_size = 5\n[[queue]]\nname = \"q\"\n{handlers}");
+            // Relative names of programs are looked for on PATH.
+            let environment = Environment::of_process();
+            let config = Config::parse(&text, Path::new("f"), &environment).expect("a good file");
+            postgres_sessions(&config)
+        };
+        assert_eq!([sessions(&[]), sessions(&["a"]), sessions(&["a", "b"])], [11, 16, 16]);
+    }
 }

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use tokio::process::Command;
 
 use super::cgroup::Cgroups;
+use super::environment::{self, Lookup};
 use super::execution::{Ended, Execution};
 use super::options::ExecOptions;
-use super::{environment, status};
+use super::status;
 use crate::domain::Failure;
 use crate::handler::{ExternalHandler, Run};
 
@@ -23,6 +24,7 @@ use crate::handler::{ExternalHandler, Run};
 pub struct ExecHandler {
     options: ExecOptions,
     environment: Vec<(OsString, OsString)>,
+    lookup: Lookup,
     cgroups: Option<Arc<Cgroups>>,
 }
 
@@ -36,7 +38,7 @@ impl ExecHandler {
     /// A handler that reads the daemon's environment now, and nothing of it later.
     pub fn new(options: ExecOptions) -> Self {
         let environment = environment::base(&options);
-        Self { options, environment, cgroups: None }
+        Self { options, environment, lookup: Lookup::default(), cgroups: None }
     }
 
     /// The same handler, with a cgroup for each of its runs where there is a tree for them.
@@ -59,7 +61,7 @@ impl ExecHandler {
             )));
         }
         let program = self.program();
-        let path = environment::find_program(program, working_dir, &self.environment);
+        let path = self.lookup.find(program, working_dir, &self.environment);
         let path = path.ok_or_else(|| {
             not_started(format!(
                 "the program `{program}` was not found or is not executable; install it or add it \

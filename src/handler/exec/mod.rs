@@ -20,7 +20,7 @@ mod output;
 mod pipes;
 pub(in crate::handler) mod procfs;
 mod reaper;
-mod status;
+pub(in crate::handler) mod status;
 
 pub use environment::INHERITED;
 pub use handler::ExecHandler;

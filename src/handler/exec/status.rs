@@ -57,7 +57,7 @@ pub(super) fn explain(
 }
 
 /// `exit 75` or `signal SIGKILL`.
-pub(super) fn name(status: ExitStatus) -> String {
+pub(in crate::handler) fn name(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit {code}"),
         (None, Some(signal)) => format!("signal {}", signal_name(signal)),

@@ -12,6 +12,7 @@ mod analysis;
 mod analyst;
 mod change;
 mod class;
+mod complaint;
 pub mod engine;
 mod handler;
 mod identity;

@@ -81,6 +81,10 @@ fn millis(duration: Duration) -> i64 {
 /// The most bytes of payloads or results in one statement; a single larger one goes alone.
 const GROUP_BYTES: usize = 16 << 20;
 
+/// Small groups of outcomes are committed this far apart: handlers that end one by one would have a
+/// commit each, which costs the database several times what an outcome does.
+const RECORD_SPACING: Duration = Duration::from_millis(1);
+
 /// Cuts a group into pieces of at most [`GROUP_BYTES`].
 fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
     let mut pieces: Vec<Vec<T>> = Vec::new();
@@ -154,41 +158,6 @@ impl PostgresLedger {
         }
     }
 
-    /// Rows by queue and status. Reads the whole table.
-    pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
-        inspect::counts(&self.inner).await
-    }
-
-    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
-    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
-        inspect::open_letters(&self.inner).await
-    }
-
-    /// Tasks, newest first. Reads the whole table.
-    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
-        inspect::tasks(&self.inner, filter).await
-    }
-
-    /// Running tasks, oldest claim first. Reads the whole table.
-    pub async fn running(&self, limit: u32) -> Result<Vec<RunningTask>, LedgerError> {
-        inspect::running(&self.inner, limit).await
-    }
-
-    /// Everything that is known of one task.
-    pub async fn task(&self, id: &str) -> Result<Option<TaskDetails>, LedgerError> {
-        inspect::task(&self.inner, id).await
-    }
-
-    /// Dead letters, newest first, without their bytes.
-    pub async fn letters(&self, filter: &LetterFilter) -> Result<Vec<DeadLetter>, LedgerError> {
-        inspect::letters(&self.inner, filter).await
-    }
-
-    /// One dead letter, with its bytes.
-    pub async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, LedgerError> {
-        inspect::letter(&self.inner, id).await
-    }
-
     /// Puts letters back to work, all in one transaction; answers those that were. Passed over are
     /// letters requeued before, and those whose task has moved on.
     pub async fn requeue(
@@ -210,7 +179,7 @@ impl PostgresLedger {
         statements::ALL
     }
 
-    fn coalescer<Q, A, F, Fut>(&self, serve: F) -> Coalescer<Q, A>
+    fn coalescer<Q, A, F, Fut>(&self, spacing: Duration, serve: F) -> Coalescer<Q, A>
     where
         Q: Send + 'static,
         A: Send + 'static,
@@ -219,7 +188,7 @@ impl PostgresLedger {
     {
         let inner = Arc::clone(&self.inner);
         let serve = move |group| serve(Arc::clone(&inner), group);
-        Coalescer::start(self.committers, self.group, serve)
+        Coalescer::spaced(self.committers, self.group, spacing, serve)
     }
 
     /// The committers of an effect, started when it is first asked for; as many as there are kinds.
@@ -241,7 +210,7 @@ impl PostgresLedger {
     }
 
     async fn claim_as(&self, task: &Arc<Task>, in_company: bool) -> claim::Answer {
-        let claims = self.claims.get_or_init(|| self.coalescer(claim::serve));
+        let claims = self.claims.get_or_init(|| self.coalescer(Duration::ZERO, claim::serve));
         let wish = claim::Wish { task: Arc::clone(task), in_company };
         claims.call(wish).await.unwrap_or_else(|| Err(self.gone()))
     }
@@ -289,7 +258,7 @@ impl Ledger for PostgresLedger {
         held: &Held,
         verdict: Verdict,
     ) -> Result<Recorded, LedgerError> {
-        let records = self.records.get_or_init(|| self.coalescer(record::serve));
+        let records = self.records.get_or_init(|| self.coalescer(RECORD_SPACING, record::serve));
         let outcome = record::Outcome { task: Arc::clone(task), held: held.clone(), verdict };
         records.call(outcome).await.unwrap_or_else(|| Err(self.gone()))
     }
@@ -317,7 +286,7 @@ impl Ledger for PostgresLedger {
         wait: Growing,
         reason: DelayReason,
     ) -> Result<Delayed, LedgerError> {
-        let delays = self.delays.get_or_init(|| self.coalescer(delay::serve));
+        let delays = self.delays.get_or_init(|| self.coalescer(Duration::ZERO, delay::serve));
         let wait = delay::Wait { task: Arc::clone(task), delay: wait, reason };
         delays.call(wait).await.unwrap_or_else(|| Err(self.gone()))
     }
@@ -345,7 +314,8 @@ impl Ledger for PostgresLedger {
     }
 
     async fn promoted(&self, due: &Due, entry: EntryId) -> Result<(), LedgerError> {
-        let promotions = self.promotions.get_or_init(|| self.coalescer(promote::serve));
+        let promotions =
+            self.promotions.get_or_init(|| self.coalescer(Duration::ZERO, promote::serve));
         let promotion =
             promote::Promotion { task_id: due.task_id.clone(), fence: due.fence, entry };
         promotions.call(promotion).await.unwrap_or_else(|| Err(self.gone()))

@@ -13,10 +13,15 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::error::{self, Blame};
 use crate::connection::PasswordSource;
 use crate::ledger::LedgerError;
+
+/// Who had a session for longer may have sent or read something giant: the connection's buffers grow
+/// with it, and are not to keep that for ever. Shrunk any oftener, they would only have to grow again.
+const LONG: Duration = Duration::from_millis(20);
 
 /// What a session is for: the planner's settings must not reach the users' statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +99,8 @@ impl Sessions {
                 .await
                 .map_err(|error| error::ledger_error(&self.address, "connect", &error))?,
         };
-        Ok(Session { sessions: self, connection, generation, _permit: permit })
+        let since = Instant::now();
+        Ok(Session { sessions: self, connection, generation, since, _permit: permit })
     }
 
     /// The options with the password of this moment.
@@ -191,6 +197,7 @@ pub struct Session<'a> {
     sessions: &'a Sessions,
     connection: PgConnection,
     generation: u64,
+    since: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -245,7 +252,10 @@ impl Session<'_> {
     }
 
     fn give_back(self) {
-        let Self { sessions, connection, generation, _permit } = self;
+        let Self { sessions, mut connection, generation, since, _permit } = self;
+        if since.elapsed() >= LONG {
+            connection.shrink_buffers();
+        }
         if generation == sessions.generation.load(Ordering::Acquire) {
             sessions.lock_idle().push(Idle { connection, generation });
         }

@@ -23,6 +23,10 @@ use crate::domain::{Delivery, Origin, QueueName};
 /// come before the read.
 const UNBLOCK_PERIOD: Duration = Duration::from_millis(20);
 
+/// A connection's buffer keeps the size of the largest answer, up to twice. After one of so many bytes,
+/// which took much longer to arrive than a connection takes to be made, the next read begins anew.
+const GIANT: usize = 16 * 1024 * 1024;
+
 static READ_WITHIN: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new("read_within.lua", include_str!("read_within.lua")));
 
@@ -133,6 +137,11 @@ impl Reader {
                 // Entries in hand must not be lost to the error; the next fetch tells it.
                 Err(error) => *self.untold() = Some(error),
             }
+        }
+        if size(&found) >= GIANT
+            && let Some(connection) = self.link.established()
+        {
+            self.link.discard(&connection, false);
         }
         Ok(found.into_iter().filter_map(|found| self.delivery(found)).collect())
     }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::super::finding::Findings;
+use super::super::postgres_sessions;
 use super::Facts;
-use crate::config::{Config, HandlerAction, HandlerSettings, format_duration as show};
+use crate::config::{Config, HandlerAction, format_duration as show};
 use crate::ledger::LedgerError;
 
 /// The oldest version with what the ledger needs, as server_version_num has it.
@@ -94,14 +95,6 @@ fn durability(findings: &mut Findings, facts: &Facts) {
     }
 }
 
-/// Sessions of one worker at most: the ledger's, the effects', the heartbeat's, and those of each
-/// handler of commits.
-fn needed(config: &Config) -> i64 {
-    let is_git = |handler: &&HandlerSettings| matches!(handler.action, HandlerAction::Git(_));
-    let git = config.handlers.values().filter(is_git).map(|_| 1).sum::<i64>();
-    i64::from(config.postgres.pool_size) * (2 + git) + 1
-}
-
 fn connections(findings: &mut Findings, facts: &Facts, config: &Config) {
     const CHECK: &str = "postgres.connections";
     let Some(most) = facts.number("max_connections") else { return };
@@ -111,7 +104,7 @@ fn connections(findings: &mut Findings, facts: &Facts, config: &Config) {
         .sum::<i64>();
     let limits = facts.limits.into_iter().flatten().filter(|limit| *limit >= 0).map(i64::from);
     let room = limits.fold(most - reserved, i64::min);
-    let (needed, sessions) = (needed(config), facts.sessions);
+    let (needed, sessions) = (i64::from(postgres_sessions(config)), facts.sessions);
     let found = format!("a worker takes up to {needed} of {room}, {sessions} are in use");
     if needed > room {
         findings.error(

@@ -1,7 +1,8 @@
-//! One batch: headers first, then what each commit changed, then the sizes of what it changed.
+//! One batch: headers, what each commit changed, and the sizes of what it changed.
 //!
-//! The last two run side by side, each with a child of its own. A request that a child did not answer
-//! goes to the next child; only the one that it was working on goes down the ladder.
+//! Counting has a child of its own, and the rest shares another: headers are read ahead of counting,
+//! and sizes are looked up behind it. A request that a child did not answer goes to the next child;
+//! only the one that it was working on goes down the ladder.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -24,7 +25,9 @@ use crate::handler::git::outcome::{Outcome, Refusal};
 use crate::handler::git::parse::commit::{CommitObject, commit};
 
 /// Commits whose headers are read at once.
-const HEADERS: usize = 256;
+const HEADERS: usize = 64;
+/// Commits whose headers are known and that wait to be counted.
+const AHEAD: usize = HEADERS * 2;
 /// Bytes of a commit object that are read; the rest of its message is cut.
 const MAX_COMMIT: usize = 8 * 1024 * 1024;
 /// Requests under way in one child: together they fit into a pipe.
@@ -65,12 +68,43 @@ impl Batch<'_> {
     pub(super) async fn run(&mut self, commits: &[ObjectId]) -> Result<(), Gone> {
         let mut seen = HashSet::with_capacity(commits.len());
         let unique: Vec<ObjectId> = commits.iter().copied().filter(|id| seen.insert(*id)).collect();
-        for group in unique.chunks(HEADERS) {
-            let read = self.headers(group).await?;
-            let pending = self.with_parents(read).await?;
-            self.count(pending).await?;
+        let (to_count, pending) = mpsc::channel(AHEAD);
+        let (counted, ready) = mpsc::channel(WAITING);
+        let mut differ = self.differ.take();
+        let counting = count(&mut differ, pending, self.spawner, self.mirror, counted);
+        // Counting ends when there is no more to count, or nobody takes what was counted.
+        let ((), finished) = tokio::join!(counting, self.read_and_finish(&unique, to_count, ready));
+        self.differ = differ;
+        finished
+    }
+
+    /// Headers for whoever counts, as long as there is room for a group of them, and what is left to
+    /// do about those that are counted.
+    async fn read_and_finish(
+        &mut self,
+        commits: &[ObjectId],
+        to_count: mpsc::Sender<Pending>,
+        mut ready: mpsc::Receiver<Ready>,
+    ) -> Result<(), Gone> {
+        let mut groups = commits.chunks(HEADERS);
+        let mut to_count = Some(to_count);
+        let mut counted = Vec::with_capacity(WAITING);
+        loop {
+            if let Some(sender) = to_count.take_if(|sender| sender.capacity() >= HEADERS)
+                && let Some(group) = groups.next()
+            {
+                let read = self.headers(group).await?;
+                for pending in self.with_parents(read).await? {
+                    // There is room, and who counts does not go before us.
+                    sender.send(pending).await.map_err(|_| Gone)?;
+                }
+                to_count = Some(sender);
+            } else if ready.recv_many(&mut counted, WAITING).await > 0 {
+                self.finish(&mut counted).await?;
+            } else {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     async fn headers(&mut self, ids: &[ObjectId]) -> Result<Vec<Pending>, Gone> {
@@ -130,13 +164,38 @@ impl Batch<'_> {
         Ok(pending)
     }
 
-    async fn count(&mut self, pending: Vec<Pending>) -> Result<(), Gone> {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        let counting = count(&mut self.differ, pending, self.spawner, self.mirror, sender);
-        let finishing = finish(&mut self.lookup, &mut self.merges, receiver, self.results);
-        // Counting ends when nobody takes what was counted.
-        let ((), finished) = tokio::join!(counting, finishing);
-        finished
+    /// Looks up the sizes for all of a group, puts the analyses together and sends them.
+    async fn finish(&mut self, group: &mut Vec<Ready>) -> Result<(), Gone> {
+        let Self { lookup, merges, results, .. } = self;
+        let (known, deaths) = look_up(lookup, group).await;
+        let mergeable = all_parents_there(lookup, group).await;
+        for Ready { pending, counted, took } in group.drain(..) {
+            let id = pending.request.commit;
+            let outcome = match counted {
+                Err(outcome) => outcome,
+                Ok((changes, depth)) => {
+                    let profile = &lookup.spawner.profile;
+                    match assemble(id, pending.object, changes, depth, &known, profile) {
+                        Ok(mut analysis) => {
+                            if depth == Depth::Full && mergeable.contains(&id) {
+                                analysis.merge_extra_files =
+                                    merges.count(&id, &analysis.parents).await;
+                            }
+                            Outcome::Analysed(Box::new(analysis))
+                        }
+                        Err(missing) => match deaths.iter().find(|(oid, _)| *oid == missing) {
+                            Some((_, its)) => failed(its),
+                            None => Outcome::refused(
+                                Refusal::RepoCorrupt,
+                                format!("the blob {missing} is missing"),
+                            ),
+                        },
+                    }
+                }
+            };
+            send(results, id, outcome, took).await?;
+        }
+        Ok(())
     }
 }
 
@@ -174,22 +233,32 @@ fn failed(death: &Death) -> Outcome {
 /// Asks for the changes of all, in their order, and passes on what is known.
 async fn count(
     child: &mut Option<Differ>,
-    pending: Vec<Pending>,
+    mut pending: mpsc::Receiver<Pending>,
     spawner: &Spawner,
     mirror: &Mirror,
     ready: mpsc::Sender<Ready>,
 ) {
-    let mut waiting = VecDeque::from(pending);
+    // Those that go to the next child, in front of all others.
+    let mut again: VecDeque<Pending> = VecDeque::new();
     let mut asked: VecDeque<Pending> = VecDeque::with_capacity(WINDOW);
     let mut started = Instant::now();
-    while !waiting.is_empty() || !asked.is_empty() {
+    loop {
+        if asked.is_empty() && again.is_empty() {
+            let Some(next) = pending.recv().await else { return };
+            again.push_back(next);
+            started = Instant::now();
+        }
+        let mut next = || again.pop_front().or_else(|| pending.try_recv().ok());
         let result = match take_differ(child, spawner, mirror) {
             Ok(mut differ) => {
-                let mut is_open = true;
-                while is_open && asked.len() < WINDOW && !waiting.is_empty() {
-                    let Some(next) = waiting.pop_front() else { break };
-                    is_open = differ.ask(&next.request).await.is_ok();
+                while asked.len() < WINDOW
+                    && let Some(next) = next()
+                {
+                    let is_open = differ.ask(&next.request).await.is_ok();
                     asked.push_back(next);
+                    if !is_open {
+                        break;
+                    }
                 }
                 // A child that took no request has ended, and says so now.
                 match asked.front() {
@@ -198,7 +267,7 @@ async fn count(
                 }
             }
             Err(trouble) => {
-                asked.extend(waiting.pop_front());
+                asked.extend(next());
                 Err(trouble)
             }
         };
@@ -210,7 +279,7 @@ async fn count(
             }
             Err(trouble) => {
                 while let Some(unanswered) = asked.pop_back() {
-                    waiting.push_front(unanswered);
+                    again.push_front(unanswered);
                 }
                 descend(trouble, &oldest.request, spawner, mirror).await
             }
@@ -234,47 +303,6 @@ fn take_differ(
             .differ(mirror, Depth::Full)
             .map_err(|error| Trouble::Other(format!("git could not be started: {error}"))),
     }
-}
-
-/// Looks up the sizes for all that are ready now, puts the analyses together and sends them.
-async fn finish(
-    lookup: &mut Lookup<'_>,
-    merges: &mut Merges<'_>,
-    mut ready: mpsc::Receiver<Ready>,
-    results: &mpsc::Sender<Analysed>,
-) -> Result<(), Gone> {
-    let mut group = Vec::with_capacity(WAITING);
-    while ready.recv_many(&mut group, WAITING).await > 0 {
-        let (known, deaths) = look_up(lookup, &group).await;
-        let mergeable = all_parents_there(lookup, &group).await;
-        for Ready { pending, counted, took } in group.drain(..) {
-            let id = pending.request.commit;
-            let outcome = match counted {
-                Err(outcome) => outcome,
-                Ok((changes, depth)) => {
-                    let profile = &lookup.spawner.profile;
-                    match assemble(id, pending.object, changes, depth, &known, profile) {
-                        Ok(mut analysis) => {
-                            if depth == Depth::Full && mergeable.contains(&id) {
-                                analysis.merge_extra_files =
-                                    merges.count(&id, &analysis.parents).await;
-                            }
-                            Outcome::Analysed(Box::new(analysis))
-                        }
-                        Err(missing) => match deaths.iter().find(|(oid, _)| *oid == missing) {
-                            Some((_, its)) => failed(its),
-                            None => Outcome::refused(
-                                Refusal::RepoCorrupt,
-                                format!("the blob {missing} is missing"),
-                            ),
-                        },
-                    }
-                }
-            };
-            send(results, id, outcome, took).await?;
-        }
-    }
-    Ok(())
 }
 
 /// The merges of a group whose parents are all there.

@@ -14,10 +14,11 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::death::Death;
+use super::death::{Death, Memory};
 use crate::handler::exec::leader::Leader;
+use crate::handler::exec::procfs::peak_memory;
 
 /// What is kept of the end of standard error.
 const STDERR_KEPT: usize = 8 * 1024;
@@ -25,6 +26,9 @@ const STDERR_KEPT: usize = 8 * 1024;
 const READ_SIZE: usize = 64 * 1024;
 /// A child whose input was closed, or that was killed, ends within this time.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+/// While a child is silent, it is looked this often how much memory it has: once it is dead, nobody
+/// can tell.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes that a child maps besides what it allocates: its program and libraries.
 const PROGRAM_SIZE: u64 = 8 * 1024 * 1024;
 /// Bytes of packs that a child maps at once, as configured.
@@ -49,6 +53,8 @@ pub(super) fn memory_config() -> Vec<(&'static str, String)> {
 pub(super) struct Child {
     // First, so that on a drop it is killed before its pipes close.
     leader: Leader,
+    program: &'static str,
+    memory: Memory,
     stdin: ChildStdin,
     stdout: ChildStdout,
     stderr: Option<ChildStderr>,
@@ -56,11 +62,16 @@ pub(super) struct Child {
     buffer: Vec<u8>,
     /// How much of the buffer was taken already.
     taken: usize,
+    served: usize,
 }
 
 impl Child {
-    /// Starts it with at most `memory` bytes.
-    pub(super) fn spawn(mut command: Command, memory: u64) -> io::Result<Self> {
+    /// Starts `command`, which runs git's `program`, with at most `memory` bytes.
+    pub(super) fn spawn(
+        program: &'static str,
+        mut command: Command,
+        memory: u64,
+    ) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut leader = Leader::spawn_childless(&mut command)?;
         limit(leader.pid(), memory)?;
@@ -69,12 +80,35 @@ impl Child {
         let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        Ok(Self { leader, stdin, stdout, stderr, said: Vec::new(), buffer: Vec::new(), taken: 0 })
+        let memory = Memory { peak: None, limit: memory };
+        let (said, buffer) = (Vec::new(), Vec::new());
+        Ok(Self {
+            leader,
+            program,
+            memory,
+            stdin,
+            stdout,
+            stderr,
+            said,
+            buffer,
+            taken: 0,
+            served: 0,
+        })
     }
 
     /// Its process id.
     pub(super) fn pid(&self) -> Pid {
         self.leader.pid()
+    }
+
+    /// How many requests it has answered.
+    pub(super) fn served(&self) -> usize {
+        self.served
+    }
+
+    /// One more.
+    pub(super) fn count_answer(&mut self) {
+        self.served += 1;
     }
 
     /// Writes requests.
@@ -99,16 +133,22 @@ impl Child {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.reserve(READ_SIZE);
         loop {
-            let Some(stderr) = &mut self.stderr else {
-                return Ok(self.stdout.read_buf(&mut self.buffer).await? > 0);
+            let complaining = async {
+                match &mut self.stderr {
+                    Some(stderr) => stderr.read(&mut complaint).await,
+                    None => std::future::pending().await,
+                }
             };
             tokio::select! {
                 biased;
                 read = self.stdout.read_buf(&mut self.buffer) => return Ok(read? > 0),
-                read = stderr.read(&mut complaint) => match read {
+                read = complaining => match read {
                     Ok(0) | Err(_) => self.stderr = None,
                     Ok(length) => keep(&mut self.said, &complaint[..length]),
                 },
+                () = sleep(LOOK_EVERY) => {
+                    self.memory.peak = self.memory.peak.max(peak_memory(self.leader.pid()));
+                }
             }
         }
     }
@@ -145,7 +185,7 @@ impl Child {
             self.leader.kill_all().await;
         }
         self.leader.settle().await;
-        Death::of(status, &self.said)
+        Death::of(self.program, status, &self.said, self.memory)
     }
 }
 

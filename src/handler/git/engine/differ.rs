@@ -7,13 +7,11 @@
 
 use std::io;
 
-use rustix::process::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::child::Child;
-use super::death::Death;
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::profile::Profile;
 
@@ -28,9 +26,9 @@ pub(super) enum Depth {
     Combined,
 }
 
-/// The arguments, after those that name the repository.
+/// The arguments of the program.
 pub(super) fn arguments(command: &mut Command, depth: Depth, profile: &Profile) {
-    command.args(["diff-tree", "--stdin", "--always", "-r", "--root", "-z"]);
+    command.args(["--stdin", "--always", "-r", "--root", "-z"]);
     command.args(["--no-textconv", "--no-ext-diff", "--no-color", "--no-abbrev"]);
     command.arg("--ignore-submodules=none");
     match depth {
@@ -70,39 +68,16 @@ pub(super) enum NoAnswer {
 
 /// The child.
 pub(super) struct Differ {
-    child: Child,
+    pub(super) child: Child,
     marker: String,
     /// How far what is unread was searched for the marker.
     searched: usize,
-    served: usize,
 }
 
 impl Differ {
     pub(super) fn new(child: Child) -> Self {
         let marker = format!("--END {}--\n", Uuid::new_v4().simple());
-        Self { child, marker, searched: 0, served: 0 }
-    }
-
-    /// How many requests it has answered.
-    pub(super) fn served(&self) -> usize {
-        self.served
-    }
-
-    pub(super) fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    pub(super) async fn close(self) {
-        self.child.close().await;
-    }
-
-    pub(super) async fn kill(self) {
-        self.child.kill().await;
-    }
-
-    /// What it died of.
-    pub(super) async fn death(self) -> Death {
-        self.child.death().await
+        Self { child, marker, searched: 0 }
     }
 
     /// Asks; any number of requests that together fit into a pipe may be under way.
@@ -134,7 +109,7 @@ impl Differ {
                 let answer = unread[..self.searched + at].to_vec();
                 self.child.take(answer.len() + self.marker.len());
                 self.searched = 0;
-                self.served += 1;
+                self.child.count_answer();
                 return Ok(answer);
             }
             self.searched = unread.len().saturating_sub(self.marker.len());

@@ -62,26 +62,27 @@ pub(super) async fn answer(
     let mut busy = None;
     let mut got = differ.answer(limits.output, soon).await;
     if got == Err(NoAnswer::Late) {
-        busy = processor_time(differ.pid());
+        busy = processor_time(differ.child.pid());
         got = differ.answer(limits.output, started + limits.commit_time).await;
     }
     let output = match got {
         Ok(output) => output,
-        Err(NoAnswer::Died) => return Err(differ.death().await.into()),
+        Err(NoAnswer::Died) => return Err(differ.child.death().await.into()),
         Err(NoAnswer::TooLong) => {
-            differ.kill().await;
+            differ.child.kill().await;
             return Err(Trouble::TooLong(format!("more than {} bytes of changes", limits.output)));
         }
         Err(NoAnswer::Late) => {
-            let used =
-                processor_time(differ.pid()).zip(busy).map(|(now, then)| now.saturating_sub(then));
-            differ.kill().await;
+            let used = processor_time(differ.child.pid())
+                .zip(busy)
+                .map(|(now, then)| now.saturating_sub(then));
+            differ.child.kill().await;
             return Err(late(limits.commit_time, used.unwrap_or_default()));
         }
     };
     let most = usize::try_from(limits.files).unwrap_or(usize::MAX);
     if output.is_empty() {
-        differ.kill().await;
+        differ.child.kill().await;
         return Err(Trouble::Corrupt("git does not take the object for a commit".to_owned()));
     }
     match changes(&output, &request.commit) {
@@ -90,7 +91,7 @@ pub(super) async fn answer(
         }
         Ok(found) => Ok((differ, found)),
         Err(error) => {
-            differ.kill().await;
+            differ.child.kill().await;
             Err(Trouble::Other(error.to_string()))
         }
     }
@@ -139,7 +140,9 @@ pub(super) async fn descend(
             Err(Outcome::refused(Refusal::TooLarge, detail))
         }
         Err(Trouble::Corrupt(detail)) => Err(Outcome::refused(Refusal::RepoCorrupt, detail)),
-        Err(Trouble::Killed(detail) | Trouble::Other(detail)) => Err(Outcome::failed(detail)),
+        Err(Trouble::Killed(detail) | Trouble::Other(detail)) => {
+            Err(Outcome::failed(format!("{detail} (paths only; before that: {why})")))
+        }
     }
 }
 
@@ -152,10 +155,10 @@ async fn alone(
     let unstarted = |error| Trouble::Other(format!("git could not be started: {error}"));
     let mut differ = spawner.differ(mirror, depth).map_err(unstarted)?;
     if differ.ask(request).await.is_err() {
-        return Err(differ.death().await.into());
+        return Err(differ.child.death().await.into());
     }
     let (differ, found) = answer(differ, request, spawner).await?;
-    differ.close().await;
+    differ.child.close().await;
     Ok(found)
 }
 

@@ -44,7 +44,7 @@ impl Merges<'_> {
             Err(_) => None,
         };
         let Some(answer) = answer else {
-            differ.kill().await;
+            differ.child.kill().await;
             return None;
         };
         self.child = Some(differ);

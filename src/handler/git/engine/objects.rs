@@ -5,7 +5,6 @@
 
 use std::io;
 
-use rustix::process::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, timeout_at};
 
@@ -18,9 +17,9 @@ const GROUP: usize = 1000;
 /// Bytes of an answer's first line.
 const MAX_LINE: usize = 256;
 
-/// The arguments, after those that name the repository.
+/// The arguments of the program.
 pub(super) fn arguments(command: &mut Command) {
-    command.args(["cat-file", "--batch-command", "--buffer"]);
+    command.args(["--batch-command", "--buffer"]);
 }
 
 /// What an id names.
@@ -41,35 +40,12 @@ pub(super) enum Object {
 
 /// The child.
 pub(super) struct Objects {
-    child: Child,
-    served: usize,
+    pub(super) child: Child,
 }
 
 impl Objects {
     pub(super) fn new(child: Child) -> Self {
-        Self { child, served: 0 }
-    }
-
-    /// How many requests it has answered.
-    pub(super) fn served(&self) -> usize {
-        self.served
-    }
-
-    pub(super) fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    pub(super) async fn close(self) {
-        self.child.close().await;
-    }
-
-    pub(super) async fn kill(self) {
-        self.child.kill().await;
-    }
-
-    /// What it died of.
-    pub(super) async fn death(self) -> Death {
-        self.child.death().await
+        Self { child }
     }
 
     /// Kinds and sizes of `ids`, in their order; fewer than were asked for if the child died then.
@@ -98,7 +74,7 @@ impl Objects {
                 for id in group {
                     let object = self.answer(id, has_content, most).await?;
                     answers.objects.push(object);
-                    self.served += 1;
+                    self.child.count_answer();
                 }
                 Ok::<_, io::Error>(())
             };
@@ -200,9 +176,9 @@ impl End {
     /// What that means, for the child that it happened to.
     pub(super) async fn death(self, objects: Objects) -> Death {
         match self {
-            Self::Died => objects.death().await,
+            Self::Died => objects.child.death().await,
             Self::Late => {
-                objects.kill().await;
+                objects.child.kill().await;
                 Death { cause: Cause::Other, detail: "git did not answer in time".to_owned() }
             }
         }

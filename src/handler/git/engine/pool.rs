@@ -46,10 +46,10 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) async fn close(self) {
         if let Some(objects) = self.objects {
-            objects.close().await;
+            objects.child.close().await;
         }
         for differ in [self.differ, self.merges].into_iter().flatten() {
-            differ.close().await;
+            differ.child.close().await;
         }
     }
 }
@@ -96,15 +96,15 @@ impl Pool {
 
     /// Keeps a pair, unless it has done enough, and closes those used longest ago beyond `most`.
     pub(super) async fn put(&self, key: Key, mut pair: Pair, most: usize) {
-        let differs = [&pair.differ, &pair.merges].into_iter().flatten().map(Differ::pid);
-        let pids = differs.chain(pair.objects.as_ref().map(Objects::pid));
-        let peak = pids.filter_map(peak_memory).max().unwrap_or(0);
+        let differs = [&pair.differ, &pair.merges].into_iter().flatten().map(|it| &it.child);
+        let children = differs.chain(pair.objects.as_ref().map(|it| &it.child));
+        let peak = children.filter_map(|child| peak_memory(child.pid())).max().unwrap_or(0);
         self.peak.fetch_max(peak, std::sync::atomic::Ordering::Relaxed);
         let mut done = Vec::new();
         let used_up = Pair {
-            objects: pair.objects.take_if(|objects| objects.served() > ENOUGH_OBJECTS),
-            differ: pair.differ.take_if(|differ| differ.served() > ENOUGH_COMMITS),
-            merges: pair.merges.take_if(|differ| differ.served() > ENOUGH_COMMITS),
+            objects: pair.objects.take_if(|objects| objects.child.served() > ENOUGH_OBJECTS),
+            differ: pair.differ.take_if(|differ| differ.child.served() > ENOUGH_COMMITS),
+            merges: pair.merges.take_if(|differ| differ.child.served() > ENOUGH_COMMITS),
         };
         done.push(used_up);
         {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tokio::process::Command;
+
 use super::child::{Child, memory_config};
 use super::differ::{self, Depth, Differ};
 use super::objects::{self, Objects};
@@ -20,15 +22,24 @@ pub(super) struct Spawner {
 
 impl Spawner {
     pub(super) fn objects(&self, mirror: &Mirror) -> io::Result<Objects> {
-        let mut command = self.program.command(mirror.git_dir(), mirror.format(), &self.config());
-        objects::arguments(&mut command);
-        Ok(Objects::new(Child::spawn(command, self.limits.memory)?))
+        self.child("cat-file", mirror, objects::arguments).map(Objects::new)
     }
 
     pub(super) fn differ(&self, mirror: &Mirror, depth: Depth) -> io::Result<Differ> {
+        let arguments = |command: &mut Command| differ::arguments(command, depth, &self.profile);
+        self.child("diff-tree", mirror, arguments).map(Differ::new)
+    }
+
+    fn child(
+        &self,
+        program: &'static str,
+        mirror: &Mirror,
+        arguments: impl FnOnce(&mut Command),
+    ) -> io::Result<Child> {
         let mut command = self.program.command(mirror.git_dir(), mirror.format(), &self.config());
-        differ::arguments(&mut command, depth, &self.profile);
-        Ok(Differ::new(Child::spawn(command, self.limits.memory)?))
+        command.arg(program);
+        arguments(&mut command);
+        Child::spawn(program, command, self.limits.memory)
     }
 
     fn config(&self) -> Vec<(&'static str, String)> {

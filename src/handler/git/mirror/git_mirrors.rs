@@ -165,14 +165,6 @@ impl Mirrors for GitMirrors {
     async fn mailmap(&self, mirror: &Mirror) -> Result<Option<Vec<u8>>, MirrorError> {
         listing::mailmap(mirror, &self.transfer.program).await
     }
-
-    async fn canonical(
-        &self,
-        mirror: &Mirror,
-        people: &[(String, String)],
-    ) -> Result<Vec<(String, String)>, MirrorError> {
-        listing::canonical(mirror, people, &self.transfer.program).await
-    }
 }
 
 fn busy(patience: Duration) -> MirrorError {

@@ -5,6 +5,7 @@
 //! whole process group ends.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::lock::Held;
 use crate::handler::exec::leader::Leader;
+use crate::handler::exec::status::name;
 use crate::handler::git::redact::redacted;
 
 /// What is kept of the end of standard error.
@@ -46,7 +48,7 @@ pub(super) enum Output<'a> {
 pub(super) struct Done {
     pub(super) success: bool,
     pub(super) stdout: Vec<u8>,
-    /// The end of standard error, without secrets.
+    /// The end of standard error, without secrets; before it the signal, if it ended by one.
     pub(super) stderr: String,
 }
 
@@ -117,7 +119,12 @@ pub(super) async fn run(
         _ if late => Err(JobError::Late),
         Some((Ok(stdout), said)) => {
             let success = status.is_some_and(|status| status.success());
-            Ok(Done { success, stdout, stderr: redacted(&said) })
+            let said = redacted(&said);
+            let stderr = match status.filter(|status| status.signal().is_some()) {
+                Some(status) => format!("git ended with {}\n{said}", name(status)),
+                None => said,
+            };
+            Ok(Done { success, stdout, stderr })
         }
         None => {
             Ok(Done { success: false, stdout: Vec::new(), stderr: "its pipes stayed open".into() })

@@ -1,6 +1,5 @@
-//! What a mirror holds: its commits, what a name stands for, and who its mailmap says people are.
+//! What a mirror holds: its commits, what a name stands for, and its mailmap.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,8 +17,6 @@ const MAX_LIST: usize = 128 * 1024 * 1024;
 const MAX_MAILMAP: usize = 16 * 1024 * 1024;
 /// Where it lies.
 const MAILMAP: &str = "refs/qw/HEAD:.mailmap";
-/// People who are asked about at once.
-const MAX_PEOPLE: usize = 10_000;
 /// Bytes of an answer about one name.
 const MAX_ANSWER: usize = 4096;
 /// Listing takes no longer than this.
@@ -98,41 +95,6 @@ pub(super) async fn mailmap(
     // After the content comes a newline of cat-file's own.
     output.pop();
     Ok(is_blob.then(|| output.split_off(start)))
-}
-
-/// The names and addresses that the mailmap of the default branch gives people, in their order.
-/// Whom it does not know, or whose name could not be asked about, stays as given.
-pub(super) async fn canonical(
-    mirror: &Mirror,
-    people: &[(String, String)],
-    program: &Program,
-) -> Result<Vec<(String, String)>, MirrorError> {
-    let config = [("mailmap.blob", MAILMAP.to_owned()), ("mailmap.file", String::new())];
-    let mut canonical = people.to_vec();
-    let askable = |text: &str| !text.contains(['<', '>', '\n', '\r', '\0']);
-    let asked: Vec<usize> = (0..people.len())
-        .filter(|at| askable(&people[*at].0) && askable(&people[*at].1))
-        .filter(|at| !people[*at].1.trim().is_empty())
-        .collect();
-    for group in asked.chunks(MAX_PEOPLE) {
-        let mut command = program.command(mirror.git_dir(), mirror.format(), &config);
-        command.args(["check-mailmap", "--stdin"]);
-        let mut input = String::new();
-        for (name, email) in group.iter().map(|at| &people[*at]) {
-            // Writing to a String cannot fail.
-            let _ = writeln!(input, "{name} <{email}>");
-        }
-        let output = ask(command, &input, MAX_LIST).await?;
-        let text = String::from_utf8_lossy(&output);
-        let mut answers = text.lines();
-        for at in group {
-            let Some((name, email)) = answers.next().and_then(|line| line.rsplit_once('<')) else {
-                return Err(MirrorError::Local("git check-mailmap answered too little".to_owned()));
-            };
-            canonical[*at] = (name.trim().to_owned(), email.trim_end_matches('>').to_owned());
-        }
-    }
-    Ok(canonical)
 }
 
 async fn ask(

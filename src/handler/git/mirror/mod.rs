@@ -56,12 +56,4 @@ pub trait Mirrors: Send + Sync + 'static {
 
     /// The mailmap of the default branch, if it has one.
     async fn mailmap(&self, mirror: &Mirror) -> Result<Option<Vec<u8>>, MirrorError>;
-
-    /// The names and addresses that the mailmap gives people, each a name and an address, in their
-    /// order; whom it does not know stays as given.
-    async fn canonical(
-        &self,
-        mirror: &Mirror,
-        people: &[(String, String)],
-    ) -> Result<Vec<(String, String)>, MirrorError>;
 }

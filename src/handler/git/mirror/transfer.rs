@@ -15,6 +15,7 @@ use super::job::{Done, JobError, Limits, Output, run};
 use super::lock::Held;
 use super::settings::shell;
 use super::source::Source;
+use crate::handler::git::complaint::is_of_memory;
 use crate::handler::git::oid::{ObjectFormat, ObjectId};
 use crate::handler::git::options::{Access, MirrorLimits};
 use crate::handler::git::program::Program;
@@ -72,7 +73,7 @@ impl Transfer {
         let done = run(command, b"", Output::Kept(MAX_HEAD), limits, until).await;
         let done = done.map_err(|error| MirrorError::Fetch(error.to_string()))?;
         if !done.success {
-            return Err(refusal(&done.stderr));
+            return Err(refusal(&self.explained(done.stderr)));
         }
         Ok(head(&done.stdout))
     }
@@ -130,11 +131,20 @@ impl Transfer {
             Ok(done) if has_file_of(git_dir, self.limits.repository) => {
                 Err(FetchError::Other(MirrorError::TooLarge(done.stderr)))
             }
-            Ok(done) => Err(fetch_error(&done.stderr)),
+            Ok(done) => Err(fetch_error(&self.explained(done.stderr))),
             Err(error @ (JobError::Io(_) | JobError::Late | JobError::TooMuch(_))) => {
                 Err(FetchError::Other(MirrorError::Fetch(error.to_string())))
             }
         }
+    }
+
+    /// What was said, with the limit that may have been the cause.
+    fn explained(&self, said: String) -> String {
+        if !is_of_memory(&said.to_lowercase()) {
+            return said;
+        }
+        let limit = self.limits.fetch_memory / (1024 * 1024);
+        format!("out of memory, of which each program here may have {limit} MiB: {said}")
     }
 
     /// Lets a command talk to the source.
@@ -218,6 +228,7 @@ const SIGN_IN: [&str; 6] = [
     "host key verification failed",
     "requested url returned error: 403",
 ];
+const KILLED: &str = "died of signal 9";
 const DAMAGED_SOURCE: [&str; 5] = [
     "repository corruption on the remote side",
     "did not send all necessary objects",
@@ -241,7 +252,9 @@ fn refusal(said: &str) -> MirrorError {
     let lower = said.to_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
     let said = said.trim().to_owned();
-    if has(&SIGN_IN) {
+    // A source on this disk is packed under our limits, and what packs is as large as anything here: when
+    // it dies of that, the source speaks of corruption.
+    if has(&SIGN_IN) || is_of_memory(&lower) || lower.contains(KILLED) {
         MirrorError::Fetch(said)
     } else if has(&NO_ROOM) {
         MirrorError::NoRoom(said)
@@ -268,7 +281,9 @@ fn fetch_error(said: &str) -> FetchError {
         line.starts_with("error:") && DAMAGED_MIRROR.iter().any(|part| line.contains(part))
     });
     match refusal(said) {
-        MirrorError::Fetch(said) if is_ours && !said.contains("remote:") => {
+        MirrorError::Fetch(said)
+            if is_ours && !said.contains("remote:") && !is_of_memory(&lower) =>
+        {
             FetchError::Damaged(said)
         }
         other => FetchError::Other(other),
@@ -333,6 +348,15 @@ mod tests {
         ));
         let corrupt = "remote: aborting due to possible repository corruption on the remote side.";
         assert!(matches!(other(corrupt), MirrorError::Corrupt(_)));
+        for said in [
+            "remote: fatal: Out of memory, malloc failed (tried to allocate 9 bytes)\n\
+             remote: aborting due to possible repository corruption on the remote side.",
+            "error: object file objects/ab/cd could not be read: Cannot allocate memory",
+            "error: git-pack-objects died of signal 9\n\
+             remote: aborting due to possible repository corruption on the remote side.",
+        ] {
+            assert!(matches!(other(said), MirrorError::Fetch(_)), "{said}");
+        }
         let ours = "error: object file objects/ab/cd is empty\nfatal: loose object is corrupt";
         assert!(matches!(fetch_error(ours), FetchError::Damaged(_)));
     }

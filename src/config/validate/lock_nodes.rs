@@ -1,9 +1,9 @@
 //! The rules about `lease.nodes`: a majority that means something.
 
-use super::duration::format_duration as show;
-use super::server_url::ServerUrl;
-use super::tree::Config;
-use super::validate::Rules;
+use super::Rules;
+use crate::config::duration::format_duration as show;
+use crate::config::server_url::ServerUrl;
+use crate::config::tree::Config;
 
 /// Redis' own port.
 const REDIS_PORT: u16 = 6379;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::health::REMINDER;
+use super::REMINDER;
 use crate::clock::BootInstant;
 
 /// Two different refusals are told at least this far apart.

@@ -1,0 +1,50 @@
+//! Questions that people ask: how many, which ones, what happened to this one.
+//!
+//! Never on a worker's way: some of these read the whole table. Times are milliseconds since the
+//! Unix epoch by the database's clock; ages and remainders are by the same clock.
+
+mod letters;
+mod tasks;
+
+pub use letters::{DeadLetter, LetterFilter};
+pub use tasks::{Count, HistoryLine, RunningTask, TaskDetails, TaskFilter, TaskLine};
+
+use super::PostgresLedger;
+use crate::ledger::{DeadLetterId, LedgerError};
+
+impl PostgresLedger {
+    /// Rows by queue and status. Reads the whole table.
+    pub async fn counts(&self) -> Result<Vec<Count>, LedgerError> {
+        tasks::counts(&self.inner).await
+    }
+
+    /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
+    pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
+        letters::open_letters(&self.inner).await
+    }
+
+    /// Tasks, newest first. Reads the whole table.
+    pub async fn tasks(&self, filter: &TaskFilter) -> Result<Vec<TaskLine>, LedgerError> {
+        tasks::tasks(&self.inner, filter).await
+    }
+
+    /// Running tasks, oldest claim first. Reads the whole table.
+    pub async fn running(&self, limit: u32) -> Result<Vec<RunningTask>, LedgerError> {
+        tasks::running(&self.inner, limit).await
+    }
+
+    /// Everything that is known of one task.
+    pub async fn task(&self, id: &str) -> Result<Option<TaskDetails>, LedgerError> {
+        tasks::task(&self.inner, id).await
+    }
+
+    /// Dead letters, newest first, without their bytes.
+    pub async fn letters(&self, filter: &LetterFilter) -> Result<Vec<DeadLetter>, LedgerError> {
+        letters::letters(&self.inner, filter).await
+    }
+
+    /// One dead letter, with its bytes.
+    pub async fn letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, LedgerError> {
+        letters::letter(&self.inner, id).await
+    }
+}
