@@ -32,12 +32,9 @@ async fn drill(arguments: &[&str]) -> (Option<i32>, Value) {
 async fn nothing_is_lost_done_twice_or_left_behind() {
     let arguments = ["--tasks", "1500", "--workers", "3", "--minutes", "0.67", "--seed", "1"];
     let (code, report) = drill(&arguments).await;
-    // How soon is measured too, and by the drill that people run: here other tests take the cores.
-    let breaches = report["breaches"].as_array().expect("a list");
-    let is_late =
-        |breach: &&Value| breach.as_str().is_some_and(|it| it.starts_with("recovery_p99"));
-    assert_eq!(breaches.iter().find(|breach| !is_late(breach)), None, "{report:#}");
-    assert_eq!(code, Some(i32::from(!breaches.is_empty())), "{report:#}");
+    // How soon is judged too: other tests take the cores, but the drill sees how late it is itself.
+    assert_eq!(report["breaches"], serde_json::json!([]), "{report:#}");
+    assert_eq!(code, Some(0), "{report:#}");
     for name in ["lost", "duplicate_effects", "zombie_locks", "dead", "wrong_attempts"] {
         assert_eq!(report[name], 0, "{name}: {report:#}");
     }

@@ -1,11 +1,13 @@
 //! The lock store against real, private Redis servers.
 
+mod common;
 mod redis_server;
 
 use std::time::Duration;
 
+use common::TcpProxy;
 use queue_worker::clock::Clock;
-use queue_worker::connection::RedisError;
+use queue_worker::connection::{RedisError, RedisTarget};
 use queue_worker::domain::LockToken;
 use queue_worker::lease::{
     Acquired, LeaseError, LeaseStore, Lock, RedisLeaseOptions, RedisLeases, Renewal,
@@ -179,6 +181,28 @@ async fn a_late_acquisition_is_undone() {
     .await;
     assert_eq!(value(&server, "late"), None);
     granted(&leases, "late").await;
+}
+
+/// Otherwise the lock would be a stranger's for as long as it lives, and its task would wait.
+#[tokio::test]
+async fn a_lock_whose_grant_was_lost_with_the_connection_is_still_ours() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.port).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let target = RedisTarget::parse(&url, None, None).expect("a good url");
+    let leases = RedisLeases::new(RedisLeaseOptions::new(target, Clock::System));
+    // The script is known from here on.
+    granted(&leases, "first").await;
+    proxy.swallow_replies();
+    let breaks = async {
+        eventually("the lock is set", || server.run::<u64>("EXISTS k") == 1).await;
+        proxy.forward();
+        proxy.cut();
+    };
+    let (lock, ()) = tokio::join!(granted(&leases, "k"), breaks);
+    assert_eq!(value(&server, "k"), Some(lock.token.to_string()));
+    leases.release(&lock).await.expect("released");
+    assert_eq!(value(&server, "k"), None);
 }
 
 #[tokio::test]

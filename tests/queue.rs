@@ -1,5 +1,6 @@
 //! The queue against real, private Redis servers.
 
+mod common;
 mod redis_server;
 
 use std::collections::HashSet;
@@ -9,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::TcpProxy;
 use queue_worker::connection::{RedisError, RedisTarget};
 use queue_worker::domain::{
     Delivery, EntryId, Kind, MalformedReason, QueueName, RawEntry, WorkerId,
@@ -234,6 +236,59 @@ async fn scenario_09_orphans_behind_a_long_live_list_are_reached() {
     // One call with a larger demand reaches them too.
     let second = idling(&server, Duration::ZERO);
     assert_eq!(second.reclaim(&WORK, demand(210)).await.expect("reclaimed").len(), 210);
+}
+
+/// An error that is swallowed would let the later pages idle for ever anew with nobody at work.
+#[tokio::test]
+async fn a_reclaim_that_fails_on_a_later_page_says_so() {
+    let server = RedisServer::start();
+    let dead = idling(&server, Duration::ZERO);
+    let small = add(&dead, 1).await;
+    let giant = dead.append(&WORK, &entry(&"x".repeat(20_000_000))).await.expect("added");
+    assert_eq!(dead.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched").len(), 2);
+    let proxy = TcpProxy::start(server.port).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let rescuer = RedisQueue::new(RedisQueueOptions {
+        min_idle: Duration::ZERO,
+        max_payload: 1_000,
+        ..options(RedisTarget::parse(&url, None, None).expect("a good url"))
+    });
+    assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
+    proxy.throttle(1_000_000);
+    // A page is one entry, by the bytes that it may have.
+    let two_pages = Demand { entries: 9, bytes: 1_500 };
+    let error = rescuer.reclaim(&WORK, two_pages).await.expect_err("the second page is late");
+    assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
+    proxy.forward();
+    let found = rescuer.delivered(&WORK, START, demand(9)).await.expect("found");
+    assert_eq!(ids(&found), [small[0], giant]);
+}
+
+/// However little is asked for: the sweep that comes next is half a second away.
+#[tokio::test]
+async fn an_orphan_behind_thousands_of_live_entries_is_reached_at_once() {
+    let server = RedisServer::start();
+    let min_idle = Duration::from_secs(60);
+    let live = idling(&server, min_idle);
+    let added = futures_util::future::join_all((0..3_000).map(|n| {
+        let live = &live;
+        async move { live.append(&WORK, &entry(&n.to_string())).await }
+    }));
+    let added: Vec<EntryId> = added.await.into_iter().map(|id| id.expect("added")).collect();
+    let fetched = live.fetch(&WORK, demand(3_000), NO_WAIT).await.expect("fetched");
+    assert_eq!(fetched.len(), 3_000);
+    for orphan in [700, 2_998] {
+        live.hand_over(&WORK, added[orphan], &fetched[orphan].raw).await.expect("given back");
+    }
+    let rescuer = idling(&server, min_idle);
+    for orphan in [700, 2_998] {
+        let found = rescuer.reclaim(&WORK, demand(1)).await.expect("reclaimed");
+        assert_eq!(ids(&found), [added[orphan]]);
+    }
+    assert!(rescuer.reclaim(&WORK, demand(1)).await.expect("reclaimed").is_empty());
+    // One before the place where the last look stopped.
+    live.hand_over(&WORK, added[2_000], &fetched[2_000].raw).await.expect("given back");
+    assert_eq!(ids(&rescuer.reclaim(&WORK, demand(1)).await.expect("reclaimed")), [added[2_000]]);
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use super::parting::Exit;
 use super::running::time_limit;
 use super::slots::Place;
 use super::{Context, Served, outcome_log};
+use crate::clock::BootInstant;
 use crate::connection::RedisError;
 use crate::domain::{Delivery, Failure, LockToken, Malformed, Task, Verdict};
 use crate::handler::Handler;
@@ -34,6 +35,10 @@ use crate::queue::codec;
 /// A payload of this many bytes takes a millisecond or more to digest: too long for the thread that
 /// coordinates.
 const LARGE: usize = 1024 * 1024;
+
+/// A claim that gets no answer is made this often: the answer may be lost once, and the next
+/// connection be one that broke with the first.
+const CLAIM_TRIES: u32 = 3;
 
 /// How often the entry of a task that waits here unclaimed is kept from idling.
 const TOUCH_EVERY: Duration = Duration::from_secs(1);
@@ -74,6 +79,11 @@ impl Executor {
     pub async fn execute(&self, delivery: Delivery, mut place: Place) {
         let (exit, lock) = self.attempt(&delivery, &mut place).await;
         self.part(&delivery, exit, lock).await;
+        // Given back, and brought again by our own look before the answer to that was here: it would
+        // idle with us, who do not work on it. What has become another's meanwhile stays so.
+        while exit != Exit::Acknowledge && place.came_again() {
+            self.postpone(&delivery, Duration::ZERO).await;
+        }
     }
 
     /// The way of a task through the house. Answers with the lock that is still to be released.
@@ -102,7 +112,7 @@ impl Executor {
             Err(exit) => (exit, None),
         };
         let Exit::Suspect(waited) = exit else { return (exit, lock) };
-        self.unlock(lock).await;
+        self.free(lock).await;
         self.alone(delivery, &task, &entry, waited, place).await
     }
 
@@ -192,12 +202,7 @@ impl Executor {
         if self.context.stop.leaving.is_cancelled() {
             return Exit::HandOver;
         }
-        let sent = self.context.clock.now();
-        let ledger = &self.context.stores.ledger;
-        let claimed = match company {
-            Company::Others => ledger.claim_in_company(task).await,
-            Company::Nobody => ledger.claim(task).await,
-        };
+        let (sent, claimed) = self.claim(task, company, lock).await;
         let grant = match claimed {
             Ok(Claimed::Granted(grant)) => grant,
             Ok(refused) => return self.not_claimed(delivery, task, refused).await,
@@ -230,10 +235,46 @@ impl Executor {
         exit
     }
 
+    /// Claims the task; answers also when the claim was sent. One that got no answer may be committed
+    /// all the same, and only this worker knows that nobody runs the task under it: so it asks again
+    /// while it has the lock, before the entry goes to others, who would wait for a whole lease.
+    async fn claim(
+        &self,
+        task: &Arc<Task>,
+        company: Company,
+        lock: &Lock,
+    ) -> (BootInstant, Result<Claimed, LedgerError>) {
+        let ledger = &self.context.stores.ledger;
+        let mut tries = 0;
+        loop {
+            let sent = self.context.clock.now();
+            let claimed = match company {
+                Company::Others => ledger.claim_in_company(task).await,
+                Company::Nobody => ledger.claim(task).await,
+            };
+            let Err(error @ LedgerError::Unavailable { .. }) = &claimed else {
+                return (sent, claimed);
+            };
+            self.context.health.postgres.doubt(error);
+            tries += 1;
+            let pause = Backoff::STORE.wait(tries, self.context.dice.fraction());
+            let leaves = self.context.stop.leaving.is_cancelled();
+            if tries >= CLAIM_TRIES
+                || leaves
+                || self.context.clock.now() + pause >= lock.valid_until
+            {
+                return (sent, claimed);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     async fn acquire(&self, delivery: &Delivery, task: &Arc<Task>) -> Result<Lock, Exit> {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
-            Ok(Acquired::Taken { .. }) if task.lock_key.is_some() => {
+            Ok(Acquired::Taken { remaining })
+                if task.lock_key.is_some() && !self.is_left_behind(remaining) =>
+            {
                 Err(self.contended(delivery, task).await)
             }
             Ok(Acquired::Taken { remaining }) => Err(Exit::Postpone(remaining)),
@@ -241,11 +282,15 @@ impl Executor {
                 self.context.health.redis.write_refused();
                 self.unlocked(delivery, task).await
             }
-            Err(error) => {
-                self.context.health.redis.doubt(&error);
-                Err(Exit::Leave)
-            }
+            Err(error) => Err(self.lease_failed(&error)),
         }
+    }
+
+    /// Whether the lock that is in the way is most likely that of a worker that is gone: it is about
+    /// to end, though whoever is alive renews it long before. In Postgres, where a task waits for a
+    /// busy resource, it would wait for longer than that.
+    fn is_left_behind(&self, remaining: Duration) -> bool {
+        remaining < self.context.limits.lease / 3
     }
 
     /// A Redis that is full takes no lock but still gives work out. The ledger decides without it
@@ -263,10 +308,18 @@ impl Executor {
         match self.context.stores.leases.renew(std::slice::from_ref(&lock)).await {
             Ok(found) if found == [Renewal::Foreign] => Err(self.contended(delivery, task).await),
             Ok(_) => Ok(lock),
-            Err(error) => {
-                self.context.health.redis.doubt(&error);
-                Err(Exit::Leave)
-            }
+            Err(error) => Err(self.lease_failed(&error)),
+        }
+    }
+
+    /// Nothing of the task has begun. Left where it is, it would idle for a whole lease.
+    fn lease_failed(&self, error: &LeaseError) -> Exit {
+        self.context.health.redis.doubt(error);
+        // Others would meet what lasts, too.
+        if error.is_transient() {
+            Exit::HandOver
+        } else {
+            Exit::Postpone(self.context.limits.lease)
         }
     }
 

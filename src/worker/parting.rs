@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::executor::Executor;
+use super::health::StoreError;
 use crate::domain::{Delivery, Malformed, MalformedReason, Task};
 use crate::lease::Lock;
 use crate::ledger::{Claimed, DelayReason, Delayed, Recorded};
@@ -18,8 +19,9 @@ const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// A suspect that found no turn here waits between these before it is looked at again.
 const SUSPECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// A row that moved on under our hands is looked at again after this.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// A row that moved on under our hands is looked at again after this. With a sweep on top it stays
+/// well within the second that a recovery may take beyond the lease.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// While the worker leaves, an acknowledgement is tried this often: its outcome is committed, and
 /// whoever gets the entry next finds it done.
@@ -48,22 +50,53 @@ impl Executor {
             Exit::Acknowledge => {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
-            Exit::Leave => self.unlock(lock).await,
+            Exit::Leave => self.free(lock).await,
             Exit::HandOver | Exit::Suspect(_) => {
-                self.unlock(lock).await;
+                self.free(lock).await;
                 let queue = &self.context.stores.queue;
-                let answer = queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw).await;
-                if let Err(error) = answer {
-                    self.context.health.redis.doubt(&error);
-                }
+                let give = || queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw);
+                self.insist(give).await;
             }
             Exit::Postpone(remaining) => {
-                self.unlock(lock).await;
-                let queue = &self.context.stores.queue;
-                let answer = queue.postpone(&delivery.queue, delivery.entry, remaining).await;
-                if let Err(error) = answer {
-                    self.context.health.redis.doubt(&error);
-                }
+                self.free(lock).await;
+                self.postpone(delivery, remaining).await;
+            }
+        }
+    }
+
+    /// Gives the entry back, to be claimable `remaining` from now.
+    pub(super) async fn postpone(&self, delivery: &Delivery, remaining: Duration) {
+        let queue = &self.context.stores.queue;
+        let until = self.context.clock.now() + remaining;
+        let give = || {
+            let left = until.saturating_since(self.context.clock.now());
+            queue.postpone(&delivery.queue, delivery.entry, left)
+        };
+        self.insist(give).await;
+    }
+
+    /// Gives something back until Redis takes it, for as long as that is sooner than waiting until it
+    /// is free by itself: taken over and not given back, an entry idles for a second lease, and so
+    /// does a lock that nobody holds.
+    async fn insist<F, E>(&self, give: impl Fn() -> F)
+    where
+        F: Future<Output = Result<(), E>>,
+        E: StoreError,
+    {
+        let free_by_itself = self.context.clock.now() + self.context.limits.lease;
+        let mut tries = 0;
+        while let Err(error) = give().await {
+            self.context.health.redis.doubt(&error);
+            tries += 1;
+            // A worker that leaves has no time to lose.
+            let leaves = self.context.stop.leaving.is_cancelled();
+            if leaves || !error.is_transient() || self.context.clock.now() >= free_by_itself {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => {}
+                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
         }
     }
@@ -87,8 +120,15 @@ impl Executor {
         }
     }
 
-    /// Deletes the lock; where that fails, its time to live does.
-    pub(super) async fn unlock(&self, lock: Option<Lock>) {
+    /// Deletes the lock before somebody else is to take it.
+    pub(super) async fn free(&self, lock: Option<Lock>) {
+        if let Some(lock) = lock {
+            self.insist(|| self.context.stores.leases.release(&lock)).await;
+        }
+    }
+
+    /// Deletes the lock of a task that has ended; where that fails, its time to live does.
+    async fn unlock(&self, lock: Option<Lock>) {
         if let Some(lock) = lock
             && let Err(error) = self.context.stores.leases.release(&lock).await
         {

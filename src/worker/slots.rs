@@ -4,7 +4,8 @@
 //! executor takes; so the counts cannot leak. Two bounds hold over all queues: the number of tasks
 //! in flight and the bytes of their payloads.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use super::suspects::Lane;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::Clock;
-use crate::domain::{Delivery, EntryId, TaskId};
+use crate::domain::{Delivery, EntryId, Origin, TaskId};
 use crate::protocol::dispatch::Dispatch;
 use crate::queue::Demand;
 
@@ -96,7 +97,8 @@ pub struct Slots {
 #[derive(Debug)]
 struct State {
     dispatch: Dispatch,
-    entries: HashSet<EntryId>,
+    /// What is in flight, and whether it was brought once more meanwhile.
+    entries: HashMap<EntryId, bool>,
     /// How many permits there are, in use or not.
     permits: usize,
     /// How many there should be.
@@ -111,7 +113,7 @@ impl Slots {
             clock,
             state: Mutex::new(State {
                 dispatch: Dispatch::new(concurrency, clock.now()),
-                entries: HashSet::new(),
+                entries: HashMap::new(),
                 permits: concurrency,
                 wanted: concurrency,
             }),
@@ -173,13 +175,18 @@ impl Slots {
         self.state().entries.len()
     }
 
-    /// Takes a place for the delivery; `None` if the same entry is in flight here already.
+    /// Takes a place for the delivery; `None` if the same entry is in flight here already. Its place
+    /// then tells that it came again.
     pub fn take(self: &Arc<Self>, delivery: &Delivery) -> Option<Place> {
         let bytes = delivery.raw.bytes();
         let mut state = self.state();
-        if !state.entries.insert(delivery.entry) {
-            return None;
-        }
+        match state.entries.entry(delivery.entry) {
+            Entry::Occupied(mut here) => {
+                *here.get_mut() |= delivery.origin == Origin::Reclaimed;
+                return None;
+            }
+            Entry::Vacant(free) => free.insert(false),
+        };
         state.dispatch.fetched();
         drop(state);
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -221,6 +228,12 @@ impl Place {
         }
         drop(state);
         self.slots.freed.notify_one();
+    }
+
+    /// Whether a look into the pending list has brought this very entry since the last time that
+    /// this was asked: it may be pending for us again, although it was given back.
+    pub fn came_again(&self) -> bool {
+        self.slots.state().entries.get_mut(&self.entry).is_some_and(std::mem::take)
     }
 
     /// The queue's places.
@@ -284,7 +297,12 @@ mod tests {
         let slots = Slots::new(&shared, 4, Clock::System);
         let first = slots.take(&delivery(1, 1));
         assert!(slots.take(&delivery(1, 1)).is_none());
-        drop(first);
+        let place = first.expect("free");
+        assert!(!place.came_again(), "a read brings nothing twice");
+        let reclaimed = Delivery { origin: Origin::Reclaimed, ..delivery(1, 1) };
+        assert!(slots.take(&reclaimed).is_none());
+        assert!(place.came_again() && !place.came_again());
+        drop(place);
         assert!(slots.take(&delivery(1, 1)).is_some());
     }
 

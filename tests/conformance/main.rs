@@ -43,6 +43,7 @@ over_both!(ledgers over ledger_in_memory (InMemory) and ledger_in_postgres (Post
     waits_grow,
     an_unknown_kind_is_told_once,
     due_tasks_are_promoted_once,
+    a_reservation_lasts_no_longer_than_a_lease,
     a_task_that_has_waited_keeps_its_payload,
     single_commits_take_everything_or_nothing,
     single_commits_lock_their_row,

@@ -18,7 +18,7 @@ use crate::private_servers::{
 };
 
 /// The queue of the drill, and its stream.
-const QUEUE: &str = "drill";
+pub(super) const QUEUE: &str = "drill";
 pub(super) const STREAM: &str = "qw:{drill}:tasks";
 pub(super) const GROUP: &str = "qw";
 /// The consumer that holds what was given back.

@@ -9,6 +9,7 @@ mod count;
 mod evidence;
 mod fleet;
 mod ground;
+mod owners;
 mod plan;
 mod producer;
 mod proxy;
@@ -16,6 +17,7 @@ mod receiver;
 mod recovery;
 mod report;
 mod schedule;
+mod slowness;
 mod strike;
 
 use std::io;
@@ -141,7 +143,7 @@ impl Drill {
         tokio::select! {
             ended = working => ended?,
             tended = fleet.tend() => tended?,
-            () = recovery.watch(&ground.pool) => {}
+            () = recovery.watch(&ground, &fleet) => {}
             () = show(&bar, &ground, &striker) => {}
         }
         bar.set_message("all is enqueued and struck; counting …");
@@ -254,6 +256,13 @@ fn fill_times(report: &mut Report, striker: &Striker, ground: &Ground) {
     report.recovery_p50 = percentile(&measured.seconds, 0.5);
     report.recovery_p99 = percentile(&measured.seconds, 0.99);
     report.recovery_max = measured.seconds.last().copied();
+    report.recoveries_killed_twice = measured.killed_twice;
+    report.recovery_slowness_max = measured.slowness_max;
+    report.recoveries_late = measured
+        .late
+        .iter()
+        .map(|(task, took, allowed)| format!("{task} after {took:.2} s, over {allowed:.2} s"))
+        .collect();
     report.suspects = measured.suspects;
     report.suspect_wait_max = (measured.suspects > 0).then_some(measured.suspect_max);
     let record = striker.fleet.record().clone();

@@ -1,24 +1,30 @@
 //! How long it takes until the tasks of a killed worker are in other hands.
 //!
 //! At each kill the ledger says which tasks the worker held, and under which fences; from then on
-//! they are watched until each has a higher fence. Kills whose window (TTL + 1 s) overlaps the
-//! outage of a store, or a worker that was frozen, are left out: then nobody could have taken over.
-//! So are suspects, tasks that had crashed before: they wait until a worker has nothing else to do,
-//! for `lease.suspect_wait` and longer while workers go on dying.
+//! they are watched until each has a higher fence. Where the worker that had taken over the entry
+//! was killed too before it could claim the task, the time counts from that kill: see `owners`.
+//! Kills whose window (TTL + 1 s) overlaps the outage of a store, or a worker that was frozen, are
+//! left out: then nobody could have taken over. So are suspects, tasks that had crashed before: they
+//! wait until a worker has nothing else to do, for `lease.suspect_wait` and longer while workers go
+//! on dying. What the machine was late by, which `slowness` measures, is allowed on top.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::{PgPool, Row};
+use uuid::Uuid;
 
-use super::ground::TTL;
+use super::fleet::Fleet;
+use super::ground::{Ground, TTL};
+use super::owners::Owners;
+use super::slowness::Slowness;
 use crate::clock::Clock;
 
 /// How soon after a kill its tasks have to be in other hands.
 pub(super) const BOUND: Duration = Duration::from_secs(TTL.as_secs() + 1);
 /// How often the ledger is asked.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// After a store has come back, clients need this long to notice.
 const SETTLING_MS: i64 = 2_000;
 /// A task that had crashed this often in a row is a suspect after one crash more.
@@ -40,14 +46,15 @@ pub(super) struct Held {
 struct Orphan {
     kill: usize,
     held: Held,
-    killed_ms: i64,
+    /// When which worker was killed that had its entry: the first ran it, the others had taken it over.
+    kills_ms: Vec<i64>,
 }
 
 /// An orphan in other hands.
 #[derive(Debug)]
 struct Recovered {
     orphan: Orphan,
-    took: Duration,
+    at_ms: i64,
 }
 
 /// Watches orphans.
@@ -61,6 +68,9 @@ struct Book {
     kills: usize,
     open: Vec<Orphan>,
     done: Vec<Recovered>,
+    /// When which workers were killed.
+    killed: HashMap<Uuid, i64>,
+    slowness: Slowness,
     /// When nobody could have taken over, in milliseconds of wall clock.
     outages: Vec<(i64, i64)>,
 }
@@ -79,6 +89,13 @@ pub(super) struct Measured {
     pub(super) suspect_max: f64,
     /// The slowest tasks, for the evidence.
     pub(super) slowest: Vec<(String, f64)>,
+    /// Recoveries that count from a second kill.
+    pub(super) killed_twice: usize,
+    /// Those that took longer than the bound and what the machine was late by: which task, for how
+    /// long it waited, and what was allowed, in seconds.
+    pub(super) late: Vec<(String, f64, f64)>,
+    /// The most that was allowed on top of the bound.
+    pub(super) slowness_max: f64,
 }
 
 impl Recovery {
@@ -87,12 +104,14 @@ impl Recovery {
     }
 
     /// A worker was killed just now that held these.
-    pub(super) fn killed(&self, held: Vec<Held>) {
+    pub(super) fn killed(&self, worker: Uuid, held: Vec<Held>) {
         let killed_ms = Clock::System.wall_ms();
         let mut book = self.book();
         let kill = book.kills;
         book.kills += 1;
-        book.open.extend(held.into_iter().map(|held| Orphan { kill, held, killed_ms }));
+        book.killed.insert(worker, killed_ms);
+        let orphan = |held| Orphan { kill, held, kills_ms: vec![killed_ms] };
+        book.open.extend(held.into_iter().map(orphan));
     }
 
     /// From `since` until now a store was away, or a worker frozen.
@@ -102,12 +121,39 @@ impl Recovery {
     }
 
     /// Looks again and again; never ends.
-    pub(super) async fn watch(&self, pool: &PgPool) {
+    pub(super) async fn watch(&self, ground: &Ground, fleet: &Fleet) {
+        let mut owners = Owners::default();
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            // While Postgres is away there is nothing to see.
-            let _ = self.look(pool).await;
+            // While a store is away there is nothing to see.
+            let _ = self.look(&ground.pool).await;
+            let _ = self.look_for_second_kills(ground, &mut owners).await;
+            let is_nobody_there = fleet.free().is_empty();
+            self.book().slowness.looked(Clock::System.wall_ms(), is_nobody_there);
         }
+    }
+
+    /// Orphans whose entries lie with workers that were killed later wait for those.
+    async fn look_for_second_kills(
+        &self,
+        ground: &Ground,
+        owners: &mut Owners,
+    ) -> anyhow::Result<()> {
+        if self.book().open.is_empty() {
+            return Ok(());
+        }
+        let owners = owners.look(ground).await?;
+        let mut book = self.book();
+        let Book { open, killed, slowness, .. } = &mut *book;
+        for orphan in open {
+            let owners = owners.get(&orphan.held.task_id).map_or(&[][..], Vec::as_slice);
+            // The entry that is free first counts; none is excused that somebody has who lives.
+            let kills = owners.iter().map(|owner| killed.get(owner).copied());
+            if let Some(kill_ms) = kills.min().flatten() {
+                orphan.had_by_one_killed(kill_ms, slowness);
+            }
+        }
+        Ok(())
     }
 
     async fn look(&self, pool: &PgPool) -> anyhow::Result<()> {
@@ -143,7 +189,7 @@ impl Recovery {
                 }
                 continue;
             }
-            let by_next = *fence == orphan.held.fence + 1 && *started > orphan.killed_ms;
+            let by_next = *fence == orphan.held.fence + 1 && *started > orphan.kills_ms[0];
             book.done.push(orphan.recovered(if by_next { *started } else { now }));
         }
         Ok(())
@@ -158,17 +204,26 @@ impl Recovery {
         }
         let mut kills: HashMap<usize, bool> = HashMap::new();
         let mut measured = Measured::default();
-        for Recovered { orphan, took } in &book.done {
-            let out = book.is_outage_near(orphan.killed_ms);
+        for Recovered { orphan, at_ms } in &book.done {
+            let since_ms = orphan.killed_before(*at_ms);
+            let took = millis(at_ms - since_ms).as_secs_f64();
+            let out = book.is_outage_near(since_ms);
             kills.insert(orphan.kill, out);
             if out {
                 continue;
             }
             if orphan.held.crashes >= FIRST_OF_SUSPECT {
                 measured.suspects += 1;
-                measured.suspect_max = measured.suspect_max.max(took.as_secs_f64());
-            } else {
-                measured.slowest.push((orphan.held.task_id.clone(), took.as_secs_f64()));
+                measured.suspect_max = measured.suspect_max.max(took);
+                continue;
+            }
+            measured.killed_twice += usize::from(since_ms > orphan.kills_ms[0]);
+            measured.slowest.push((orphan.held.task_id.clone(), took));
+            let slowness = book.slowness.between(since_ms, *at_ms).as_secs_f64();
+            measured.slowness_max = measured.slowness_max.max(slowness);
+            let allowed = BOUND.as_secs_f64() + slowness;
+            if took > allowed {
+                measured.late.push((orphan.held.task_id.clone(), took, allowed));
             }
         }
         measured.slowest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -189,10 +244,30 @@ impl Book {
 }
 
 impl Orphan {
-    fn recovered(self, at_ms: i64) -> Recovered {
-        let took = u64::try_from(at_ms - self.killed_ms).unwrap_or(0);
-        Recovered { orphan: self, took: Duration::from_millis(took) }
+    /// Its entry lies with a worker that was killed at this time. Who had it for longer than a
+    /// recovery may take has not just taken it over.
+    fn had_by_one_killed(&mut self, kill_ms: i64, slowness: &Slowness) {
+        let last_ms = self.killed_before(kill_ms);
+        let allowed = BOUND + slowness.between(last_ms, kill_ms);
+        if kill_ms > last_ms && millis(kill_ms - last_ms) <= allowed {
+            self.kills_ms.push(kill_ms);
+        }
     }
+
+    /// The last kill before this time: one that came after the claim was no hindrance to it.
+    fn killed_before(&self, at_ms: i64) -> i64 {
+        let before = self.kills_ms.iter().rev().find(|kill_ms| **kill_ms <= at_ms);
+        before.copied().unwrap_or(self.kills_ms[0])
+    }
+
+    fn recovered(self, at_ms: i64) -> Recovered {
+        Recovered { orphan: self, at_ms }
+    }
+}
+
+/// Milliseconds that may be none.
+pub(super) fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -206,14 +281,52 @@ mod tests {
     #[test]
     fn kills_near_an_outage_and_suspects_are_left_out() {
         let recovery = Recovery::default();
-        recovery.killed(vec![held("a", 0), held("b", 1)]);
+        recovery.killed(Uuid::new_v4(), vec![held("a", 0), held("b", 1)]);
         let measured = recovery.measured();
         assert_eq!((measured.seconds.len(), measured.suspects), (1, 1));
         assert_eq!((measured.kills, measured.kills_left_out), (1, 0));
-        recovery.killed(vec![held("c", 0)]);
+        recovery.killed(Uuid::new_v4(), vec![held("c", 0)]);
         recovery.outage(Clock::System.wall_ms());
         let measured = recovery.measured();
         assert_eq!(measured.seconds.len(), 0);
         assert_eq!((measured.kills, measured.kills_left_out), (2, 2));
+    }
+
+    #[test]
+    fn a_second_kill_counts_unless_its_worker_had_the_entry_for_too_long() {
+        let mut orphan = Orphan { kill: 0, held: held("a", 0), kills_ms: vec![1_000] };
+        let slowness = Slowness::default();
+        for (kill_ms, last_ms) in [(1_000, 1_000), (6_300, 6_300), (1_000, 6_300), (12_301, 6_300)]
+        {
+            orphan.had_by_one_killed(kill_ms, &slowness);
+            assert_eq!(orphan.killed_before(20_000), last_ms, "after a kill at {kill_ms}");
+        }
+        assert_eq!(orphan.killed_before(6_299), 1_000, "a claim before it");
+    }
+
+    #[test]
+    fn what_is_over_the_bound_and_the_slowness_of_the_machine_is_late() {
+        let recovery = Recovery::default();
+        recovery.killed(Uuid::new_v4(), vec![held("a", 0), held("b", 0), held("c", 0)]);
+        {
+            let mut book = recovery.book();
+            let now = Clock::System.wall_ms();
+            let since = now - 7_000;
+            for orphan in &mut book.open {
+                orphan.kills_ms = vec![since];
+            }
+            // Another worker had the entry of `b` and was killed.
+            book.open[1].kills_ms.push(now - 5_000);
+        }
+        let late: Vec<String> = recovery.measured().late.into_iter().map(|late| late.0).collect();
+        assert_eq!(late, ["a", "c"]);
+        assert_eq!(recovery.measured().killed_twice, 1);
+        let mut book = recovery.book();
+        let since = book.done[0].orphan.kills_ms[0];
+        for at in (since..since + 6_500).step_by(500) {
+            book.slowness.looked(at, false);
+        }
+        drop(book);
+        assert_eq!(recovery.measured().late, [], "every look was 450 ms late");
     }
 }

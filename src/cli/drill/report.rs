@@ -40,6 +40,11 @@ pub(super) struct Report {
     pub(super) recovery_p50: Option<f64>,
     pub(super) recovery_p99: Option<f64>,
     pub(super) recovery_max: Option<f64>,
+    /// What the machine was late by, at most: allowed on top of the bound.
+    pub(super) recovery_slowness_max: f64,
+    /// Recoveries that count from the kill of a second worker, which had just taken over.
+    pub(super) recoveries_killed_twice: usize,
+    pub(super) recoveries_late: Vec<String>,
     pub(super) suspects: usize,
     pub(super) suspect_wait_max: Option<f64>,
     pub(super) drains: usize,
@@ -75,7 +80,8 @@ impl Report {
             let seconds = seconds.filter(|seconds| *seconds > bound)?;
             Some(format!("{name} is {seconds:.2} s, over {bound} s"))
         };
-        self.breaches.extend(late("recovery_p99", self.recovery_p99, BOUND.as_secs_f64()));
+        let late_recovery = |task| format!("late recovery: {task}");
+        self.breaches.extend(self.recoveries_late.iter().map(late_recovery));
         self.breaches.extend(late("drain_max", self.drain_max, DRAIN_BUDGET.as_secs_f64()));
         if kills_asked_for && self.process_kills == 0 {
             self.breaches.push("no worker was killed, though kills were asked for".to_owned());
@@ -122,6 +128,14 @@ impl Report {
         );
         let times = [self.recovery_p50, self.recovery_p99, self.recovery_max].map(seconds);
         row("recovery p50 / p99 / max", times.join(" / "), &note);
+        let note = format!(
+            "over {} s and the machine's slowness, up to {:.2} s: must be 0",
+            BOUND.as_secs(),
+            self.recovery_slowness_max
+        );
+        row("late recoveries", self.recoveries_late.len().to_string(), &note);
+        let note = "counted from the kill of a worker that had just taken over";
+        row("killed twice", self.recoveries_killed_twice.to_string(), note);
         let note = format!("{} that had crashed before and waited to run alone", self.suspects);
         row("suspects' wait max", seconds(self.suspect_wait_max), &note);
         let note = format!("{} drains, at most {} s each", self.drains, DRAIN_BUDGET.as_secs());
@@ -172,10 +186,20 @@ mod tests {
 
     #[test]
     fn each_breach_is_named() {
-        let mut report =
-            Report { lost: 1, drain_max: Some(9.0), recovery_p99: Some(6.0), ..Report::default() };
+        let recoveries_late = vec!["t after 10.04 s, over 6.10 s".to_owned()];
+        let (recovery_p99, recovery_max) = (Some(6.1), Some(10.04));
+        let mut report = Report {
+            lost: 1,
+            drain_max: Some(9.0),
+            recovery_p99,
+            recovery_max,
+            recoveries_late,
+            ..Report::default()
+        };
         report.judge(true);
-        assert_eq!(report.breaches.len(), 3, "{:?}", report.breaches);
+        assert_eq!(report.breaches.len(), 4, "{:?}", report.breaches);
+        let late = "late recovery: t after 10.04 s, over 6.10 s";
+        assert!(report.breaches.iter().any(|breach| breach == late));
         assert!(report.breaches.iter().any(|breach| breach == "lost is 1, not 0"));
         let mut report = Report { process_kills: 1, ..Report::default() };
         report.judge(true);

@@ -104,8 +104,9 @@ impl Striker {
 
     async fn kill(&self, rng: &mut StdRng) -> bool {
         let Some((target, held)) = self.frozen_target(rng).await else { return false };
+        let worker = target.worker;
         target.kill();
-        self.recovery.killed(held);
+        self.recovery.killed(worker, held);
         true
     }
 

@@ -118,10 +118,18 @@ struct Server {
 }
 
 impl Server {
+    /// Tries once more where the connection broke: with the same tokens, so that what the first try
+    /// has set is ours and not a stranger's for as long as it lives.
     async fn acquire(&self, keys: &[Key<'_>]) -> Result<Vec<Vote>, RedisError> {
-        let deadline = self.link.deadline();
-        let connection = self.link.connection(deadline).await?;
-        node::acquire(&connection, deadline, self.ttl, keys).await
+        let once = async || {
+            let deadline = self.link.deadline();
+            let connection = self.link.connection(deadline).await?;
+            node::acquire(&connection, deadline, self.ttl, keys).await
+        };
+        match once().await {
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
+            answer => answer,
+        }
     }
 
     async fn release(&self, keys: &[Key<'_>]) -> Result<(), RedisError> {

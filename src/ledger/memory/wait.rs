@@ -15,7 +15,7 @@ use crate::protocol::backoff::Growing;
 /// How long after it was made a row is looked at by the search for strays.
 const STRAY_AFTER_MS: i64 = 60_000;
 
-/// For how long a sweep has its rows to itself, in milliseconds.
+/// For how long a sweep has its rows to itself, in milliseconds; no longer than a lease.
 const RESERVATION_MS: i64 = 5_000;
 
 impl MemoryLedger {
@@ -150,7 +150,7 @@ impl MemoryLedger {
                 if row.status == Status::Running {
                     row.run_at = Some(now_ms + millis(self.options.released_recheck));
                 } else {
-                    row.lease_until = Some(now_ms + RESERVATION_MS);
+                    row.lease_until = Some(now_ms + RESERVATION_MS.min(self.lease_ms()));
                 }
                 let task = row.task(&id)?;
                 let (fence, delayed) = (row.fence, row.status == Status::Delayed);

@@ -19,7 +19,8 @@ use crate::domain::{
 };
 use crate::ledger::{Due, LedgerError};
 
-/// For how long a sweep has its rows to itself: longer than adding them to the stream takes.
+/// For how long a sweep has its rows to itself: longer than adding them to the stream takes. No
+/// longer than a lease either: the worker may be killed meanwhile.
 const RESERVATION: Duration = Duration::from_secs(5);
 
 /// The most rows that one sweep takes, and so holds in memory with their payloads.
@@ -60,18 +61,19 @@ async fn due_letters(inner: &Inner, limit: usize) -> Result<Vec<Due>, LedgerErro
         return Ok(Vec::new());
     }
     let mut session = inner.ledger.open().await?;
-    let looking = due_letter_rows(session.connection(), i64::try_from(limit).unwrap_or(0));
+    let looking = due_letter_rows(inner, session.connection(), i64::try_from(limit).unwrap_or(0));
     let answer = within(inner.call_timeout, looking).await;
     session.finish("look for requeued letters", answer).await
 }
 
 async fn due_letter_rows(
+    inner: &Inner,
     connection: &mut PgConnection,
     limit: i64,
 ) -> Result<Vec<Due>, sqlx::Error> {
     let rows = sqlx::query(statements::DUE_LETTERS)
         .bind(limit)
-        .bind(millis(RESERVATION))
+        .bind(millis(RESERVATION.min(inner.lease)))
         .fetch_all(connection)
         .await?;
     rows.iter().map(due_letter).collect()
@@ -84,7 +86,7 @@ async fn due_rows(
 ) -> Result<Vec<Due>, sqlx::Error> {
     let rows = sqlx::query(statements::DUE_TASKS)
         .bind(limit)
-        .bind(millis(RESERVATION))
+        .bind(millis(RESERVATION.min(inner.lease)))
         .bind(SWEEP_BYTES)
         .bind(millis(inner.released_recheck))
         .fetch_all(&mut *connection)

@@ -58,6 +58,12 @@ pub(super) fn page(answer: Value) -> Result<Page, String> {
     Ok(Page { cursor, entries, has_lost })
 }
 
+/// The id of the first line of a long `XPENDING`, if there is one.
+pub(super) fn first_pending(answer: Value) -> Result<Option<EntryId>, String> {
+    let Some(line) = list(answer)?.into_iter().next() else { return Ok(None) };
+    id(&list(line)?.into_iter().next().unwrap_or_default()).map(Some)
+}
+
 /// An entry id.
 pub(super) fn id(answer: &Value) -> Result<EntryId, String> {
     match answer {
@@ -158,6 +164,15 @@ mod tests {
         let answer = Value::Array(vec![text("0-0"), Value::Array(vec![Value::Nil])]);
         let page = page(answer).expect("well-formed");
         assert!(page.has_lost && page.entries.is_empty());
+    }
+
+    #[test]
+    fn the_first_pending_entry_has_an_id() {
+        let line = Value::Array(vec![text("5-1"), text("worker"), Value::Int(9), Value::Int(1)]);
+        let first = first_pending(Value::Array(vec![line]));
+        assert_eq!(first, Ok(Some(EntryId { ms: 5, seq: 1 })));
+        assert_eq!(first_pending(Value::Array(Vec::new())), Ok(None));
+        assert!(first_pending(Value::Array(vec![text("5-1")])).is_err());
     }
 
     #[test]

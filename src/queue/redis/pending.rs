@@ -17,8 +17,8 @@ use super::parse::{self, Found};
 use crate::connection::{LuaScript, RedisError};
 use crate::domain::{Delivery, EntryId, Origin, QueueName};
 
-/// Pages of one call. `XAUTOCLAIM` looks at ten times as many entries as it may claim, so a page
-/// of one entry still passes ten live ones.
+/// Pages of one call. Each begins with an entry that has idled for long enough, however many live
+/// ones are before it.
 const MAX_PAGES: usize = 64;
 /// Pending entries looked at when Redis 6.2 shows lost ones without their ids.
 const MAX_FORGET: usize = 1000;
@@ -53,43 +53,69 @@ impl PendingList {
         queue: &QueueName,
         demand: Demand,
     ) -> Result<Vec<Delivery>, QueueError> {
+        match self.take_over(queue, demand).await {
+            Err(error) if is_missing_group(&error) => {
+                self.base.create_group(queue).await?;
+                Ok(Vec::new())
+            }
+            // What was claimed until then is pending for our name, and whoever sees the error finds
+            // it there. To swallow the error would let it idle.
+            answer => answer,
+        }
+    }
+
+    async fn take_over(
+        &self,
+        queue: &QueueName,
+        demand: Demand,
+    ) -> Result<Vec<Delivery>, QueueError> {
         let mut taken = Taken::new(queue, demand);
         let mut cursor = self.cursors().get(queue).copied().unwrap_or(START);
+        let mut is_round = cursor == START;
         for _ in 0..MAX_PAGES {
             if !taken.wants_more() {
                 break;
             }
-            let count = self.base.chunk(taken.left.entries, taken.left.bytes);
-            let page = match self
-                .base
-                .query_entries(
-                    &self.claim(queue, cursor, count),
-                    "XAUTOCLAIM",
-                    count,
-                    Duration::ZERO,
-                )
-                .await
-            {
-                Err(error) if is_missing_group(&error) => {
-                    self.base.create_group(queue).await?;
-                    return Ok(taken.deliveries);
+            let Some(idle) = self.first_idle(queue, cursor).await? else {
+                cursor = START;
+                if std::mem::replace(&mut is_round, true) {
+                    break;
                 }
-                // What earlier pages claimed is in hand and must not be lost to the error.
-                Err(_) if !taken.deliveries.is_empty() => break,
-                answer => parse::page(answer?).map_err(self.base.misread("XAUTOCLAIM"))?,
+                continue;
             };
+            let count = self.base.chunk(taken.left.entries, taken.left.bytes);
+            let claim = self.claim(queue, idle, count);
+            let longer = Duration::ZERO;
+            let answer = self.base.query_entries(&claim, "XAUTOCLAIM", count, longer).await?;
+            let page = parse::page(answer).map_err(self.base.misread("XAUTOCLAIM"))?;
             cursor = page.cursor;
-            self.cursors().insert(queue.clone(), cursor);
             let lost = taken.add(page.entries);
             self.acknowledge(queue, &lost).await?;
             if page.has_lost {
                 self.forget_deleted(queue).await?;
             }
-            if cursor == START {
+            if cursor == START && std::mem::replace(&mut is_round, true) {
                 break;
             }
         }
+        self.cursors().insert(queue.clone(), cursor);
         Ok(taken.deliveries)
+    }
+
+    /// The first entry from `from` on that has idled for long enough. `XAUTOCLAIM` alone looks at
+    /// only ten times as many entries as it may claim, so that a worker with little room would need
+    /// many sweeps to come past what others are at work on.
+    async fn first_idle(
+        &self,
+        queue: &QueueName,
+        from: EntryId,
+    ) -> Result<Option<EntryId>, QueueError> {
+        let mut cmd = redis::cmd("XPENDING");
+        cmd.arg(stream_key(queue)).arg(GROUP).arg("IDLE").arg(millis(self.base.min_idle));
+        push_id(&mut cmd, from);
+        cmd.arg("+").arg(1);
+        let answer = self.base.link.query(&cmd, "XPENDING").await?;
+        parse::first_pending(answer).map_err(self.base.misread("XPENDING"))
     }
 
     /// Entries pending for our own name, after `after`.

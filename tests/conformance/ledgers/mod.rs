@@ -33,9 +33,9 @@ pub(crate) use self::outcomes::{
 };
 pub(crate) use self::resources::{a_lost_resource_refuses_success, resources_are_held_by_one};
 pub(crate) use self::waits::{
-    a_task_that_has_waited_keeps_its_payload, an_unknown_kind_is_told_once,
-    delays_wait_and_are_refused, due_tasks_are_promoted_once, unknown_kinds_are_given_up,
-    waits_grow,
+    a_reservation_lasts_no_longer_than_a_lease, a_task_that_has_waited_keeps_its_payload,
+    an_unknown_kind_is_told_once, delays_wait_and_are_refused, due_tasks_are_promoted_once,
+    unknown_kinds_are_given_up, waits_grow,
 };
 
 /// Longer than any test.

@@ -57,6 +57,16 @@ async fn next_due(ledger: &Arc<dyn Ledger>) -> Due {
     eventually("a due task", async || ledger.due(10).await.unwrap().pop()).await
 }
 
+/// Whoever has reserved a row may be killed before it is in the stream.
+pub(crate) async fn a_reservation_lasts_no_longer_than_a_lease(stage: &impl LedgerStage) {
+    let (killed, other) = (stage.worker(SHORT), stage.worker(SHORT));
+    assert_eq!(delay(&killed, &task("a"), Duration::ZERO).await, Delayed::Committed);
+    next_due(&killed).await;
+    let reserved = tokio::time::Instant::now();
+    next_due(&other).await;
+    assert!(reserved.elapsed() < Duration::from_secs(4), "{:?}", reserved.elapsed());
+}
+
 pub(crate) async fn due_tasks_are_promoted_once(stage: &impl LedgerStage) {
     let (ours, theirs) = (stage.worker(LONG), stage.worker(LONG));
     let (a, late) = (task("a"), task("late"));
