@@ -22,7 +22,7 @@ use super::{median, ratio};
 use crate::cli::invented;
 use crate::handler::git::results::{Place, Results};
 use crate::handler::git::{Engine, GitEngine, GitOptions, Mirror, ObjectId, Payload, SourcePolicy};
-use crate::handler::git::{GitMirrors, Mirrors, Selection, Source};
+use crate::handler::git::{GitMirrors, Mirrors, Profile, Selection, Source};
 use crate::queue::codec::NewTask;
 
 /// Commits of the invented history.
@@ -77,6 +77,8 @@ pub(super) const GOALS: [(&str, f64, bool); 5] = [
 /// A history to measure on.
 struct Ground {
     _folder: tempfile::TempDir,
+    /// Where a worker clones it from.
+    origin: String,
     git_dir: PathBuf,
     mirror: Mirror,
     commits: Vec<ObjectId>,
@@ -96,7 +98,7 @@ pub(super) async fn measure(
     let (mut logs, mut engines) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         say(&format!("git log and the engine, round {round} of {rounds} …"));
-        logs.push(git_log(&ground).await?);
+        logs.push(git_log(&ground, engine.profile()).await?);
         engines.push(engine_alone(&engine, &ground).await?);
     }
     engine.close_idle().await;
@@ -163,7 +165,8 @@ impl Ground {
         if commits.is_empty() {
             bail!("{} has no commits", origin.display());
         }
-        Ok(Self { _folder: folder, git_dir, mirror, commits })
+        let origin = url.to_owned();
+        Ok(Self { _folder: folder, origin, git_dir, mirror, commits })
     }
 
     fn rate(&self, started: Instant) -> f64 {
@@ -191,10 +194,11 @@ async fn merges(git_dir: &Path) -> anyhow::Result<HashSet<ObjectId>> {
     Ok(String::from_utf8(output.stdout)?.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
-/// What a person would type.
-async fn git_log(ground: &Ground) -> anyhow::Result<f64> {
+/// What a person would type, and no larger file looked into than by the engine.
+async fn git_log(ground: &Ground, profile: &Profile) -> anyhow::Result<f64> {
     let started = Instant::now();
     let mut command = Command::from(invented::command(Some(&ground.git_dir)));
+    command.args(["-c", &format!("core.bigFileThreshold={}", profile.big_file_threshold)]);
     command.args(["log", "--numstat", "-M", "--no-textconv", "--no-ext-diff", "--format=%H"]);
     command.arg("--no-merges").args(REACHED);
     let status = command.stdout(Stdio::null()).status().await?;
@@ -235,9 +239,8 @@ async fn whole_path(
 ) -> anyhow::Result<f64> {
     let name = format!("bench-{}", uuid::Uuid::new_v4());
     let mut redis = servers.redis().await?;
-    let url = ground.git_dir.to_str().context("the path is not UTF-8")?;
     for part in commits.chunks(batch) {
-        let payload = Payload::of_commits(&name, url, part);
+        let payload = Payload::of_commits(&name, &ground.origin, part);
         let kind = Load::Git.kind().parse()?;
         let mut command = redis::cmd("XADD");
         command.arg(super::servers::STREAM).arg("*");
@@ -274,6 +277,10 @@ async fn until_done(results: &Results, name: &str, commits: usize) -> anyhow::Re
         }
         if let (true, Some((started, before))) = (done >= commits as u64, first) {
             let counted = usize::try_from(done - before)?;
+            // What was done before the first look says nothing.
+            if counted * 2 < commits {
+                bail!("{commits} commits are too few to measure a rate");
+            }
             return Ok(per_second(counted, started));
         }
         tokio::time::sleep(LOOK_EVERY).await;

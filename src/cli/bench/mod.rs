@@ -233,7 +233,7 @@ fn print(value: &serde_json::Value, goals: &[(&str, f64, bool)]) {
                 (if *at_least { "≥" } else { "≤" }, if met { "met" } else { "MISSED" });
             format!("goal {sign} {bound}: {word}")
         });
-        println!("{name:<26} {figure:>12.2}   {note}");
+        println!("{name:<28} {figure:>12.2}   {note}");
     }
 }
 

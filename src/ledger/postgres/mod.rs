@@ -83,7 +83,7 @@ const GROUP_BYTES: usize = 16 << 20;
 
 /// Small groups of outcomes are committed this far apart: handlers that end one by one would have a
 /// commit each, which costs the database several times what an outcome does.
-const RECORD_SPACING: Duration = Duration::from_millis(1);
+const RECORD_SPACING: Duration = Duration::from_millis(2);
 
 /// Cuts a group into pieces of at most [`GROUP_BYTES`].
 fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
