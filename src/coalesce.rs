@@ -69,8 +69,9 @@ impl<Q: Send + 'static, A: Send + 'static> Coalescer<Q, A> {
     }
 
     /// The same, but a group of fewer than 16 leaves no sooner than `spacing` after the one
-    /// before it, and takes along who comes meanwhile: at most `1 / spacing` small groups a second,
-    /// and at most `spacing` of delay, which only those pay who come in quick succession.
+    /// before it, and takes along who comes meanwhile: at most `1 / spacing` small groups a second.
+    /// Only those wait who come in quick succession, up to `spacing` and a millisecond, the step of
+    /// the clock behind it.
     pub fn spaced<F, Fut>(committers: usize, limit: usize, spacing: Duration, serve: F) -> Self
     where
         F: Fn(Vec<Pending<Q, A>>) -> Fut + Send + Sync + 'static,

@@ -115,11 +115,19 @@ pub(crate) fn import_as(format: ObjectFormat, folder: &Path, stream: &[u8]) -> P
     folder.to_owned()
 }
 
-/// The project's own history, where the tests run in a clone of it that is whole.
+/// The project's own history, where the tests run in a clone of it that is whole: not in a folder of
+/// somebody else's repository, and neither shallow nor partial.
 pub(crate) fn own_history() -> Option<PathBuf> {
     let mut command = git(Path::new(env!("CARGO_MANIFEST_DIR")));
-    command.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
+    command.args(["rev-parse", "--path-format=absolute", "--git-common-dir", "--show-toplevel"]);
+    command.arg("--show-object-format");
     let output = command.output().ok().filter(|output| output.status.success())?;
-    let git_dir = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
-    (!git_dir.join("shallow").exists()).then_some(git_dir)
+    let output = String::from_utf8(output.stdout).unwrap();
+    let [git_dir, top, "sha1"] = output.lines().collect::<Vec<_>>()[..] else { return None };
+    let is_ours = std::fs::canonicalize(top).ok()?
+        == std::fs::canonicalize(env!("CARGO_MANIFEST_DIR")).ok()?;
+    let git_dir = PathBuf::from(git_dir);
+    let mut packs = std::fs::read_dir(git_dir.join("objects/pack")).ok()?.flatten();
+    let is_partial = packs.any(|pack| pack.path().extension().is_some_and(|it| it == "promisor"));
+    (is_ours && !is_partial && !git_dir.join("shallow").exists()).then_some(git_dir)
 }

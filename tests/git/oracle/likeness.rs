@@ -12,6 +12,9 @@ use super::second::is_binary;
 const CHUNK: usize = 64;
 /// From how many percent on a deletion and an addition are a rename.
 pub(crate) const RENAME: u8 = 50;
+/// Beyond the square of this many pairs of a file that went and one that came, git looks for exact
+/// renames only.
+pub(crate) const LIMIT: usize = 1000;
 /// So many deletions that are most like an addition are candidates for it.
 pub(crate) const CANDIDATES: usize = 4;
 

@@ -12,7 +12,7 @@
 
 use queue_worker::handler::git::{Analysis, FileChange, FileKind, ObjectId, Status};
 
-use super::likeness::{CANDIDATES, Likeness, RENAME};
+use super::likeness::{CANDIDATES, LIMIT, Likeness, RENAME};
 use super::second::{GITLINK, Header, Pair, SYMLINK, Second, Side, is_binary, lines};
 
 /// Bytes of the largest blob that is looked into.
@@ -143,8 +143,14 @@ impl Oracle {
             analysis.changes.iter().filter(is_left)
         };
         let mut differences = Vec::new();
+        let pairs = rows(Status::Added).count() * rows(Status::Deleted).count();
+        let is_looked_for = pairs <= LIMIT * LIMIT;
         for to in rows(Status::Added) {
             for from in rows(Status::Deleted).filter(|from| from.ord != to.ord) {
+                if !is_looked_for && sides(from).0.map(|it| it.oid) != sides(to).1.map(|it| it.oid)
+                {
+                    continue;
+                }
                 let are_alone = from.status == Status::Deleted && to.status == Status::Added;
                 let is_rename = match self.likeness(from, to) {
                     Some(SAME) => true,

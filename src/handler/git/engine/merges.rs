@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use tokio::time::Instant;
 
-use super::differ::{Depth, Differ};
+use super::differ::{Depth, Differ, NoAnswer};
 use super::spawner::Spawner;
 use crate::handler::git::mirror::Mirror;
 use crate::handler::git::oid::ObjectId;
@@ -33,23 +33,35 @@ impl Merges<'_> {
         if line.len() > MAX_LINE {
             return None;
         }
-        let mut differ = match self.child.take() {
-            Some(differ) => differ,
-            None => self.spawner.differ(self.mirror, Depth::Combined).ok()?,
-        };
-        let limits = &self.spawner.limits;
-        let until = Instant::now() + limits.commit_time;
-        let answer = match differ.ask_line(&line).await {
-            Ok(()) => differ.answer(limits.output, until).await.ok(),
-            Err(_) => None,
-        };
-        let Some(answer) = answer else {
-            differ.child.kill().await;
-            return None;
-        };
-        self.child = Some(differ);
+        let mut answer = self.attempt(&line).await;
+        if answer == Err(NoAnswer::Died) {
+            // Somebody may have killed it.
+            answer = self.attempt(&line).await;
+        }
+        let answer = answer.ok()?;
         // The commit's id, then the paths, each with a NUL after it.
         let fields = memchr::memchr_iter(0, &answer).count();
         u32::try_from(fields.checked_sub(1)?).ok()
+    }
+
+    /// Asks; without an answer the child is gone.
+    async fn attempt(&mut self, line: &str) -> Result<Vec<u8>, NoAnswer> {
+        let mut differ = if let Some(differ) = self.child.take() {
+            differ
+        } else {
+            let differ = self.spawner.differ(self.mirror, Depth::Combined);
+            differ.map_err(|_| NoAnswer::Late)?
+        };
+        let limits = &self.spawner.limits;
+        let until = Instant::now() + limits.commit_time;
+        let answer = match differ.ask_line(line).await {
+            Ok(()) => differ.answer(limits.output, until).await,
+            Err(_) => Err(NoAnswer::Died),
+        };
+        match answer {
+            Ok(_) => self.child = Some(differ),
+            Err(_) => differ.child.kill().await,
+        }
+        answer
     }
 }

@@ -73,7 +73,7 @@ impl Transfer {
         let done = run(command, b"", Output::Kept(MAX_HEAD), limits, until).await;
         let done = done.map_err(|error| MirrorError::Fetch(error.to_string()))?;
         if !done.success {
-            return Err(refusal(&self.explained(done.stderr)));
+            return Err(refusal(&self.explained(done.stderr, source)));
         }
         Ok(head(&done.stdout))
     }
@@ -131,16 +131,19 @@ impl Transfer {
             Ok(done) if has_file_of(git_dir, self.limits.repository) => {
                 Err(FetchError::Other(MirrorError::TooLarge(done.stderr)))
             }
-            Ok(done) => Err(fetch_error(&self.explained(done.stderr))),
+            Ok(done) => Err(fetch_error(&self.explained(done.stderr, source))),
             Err(error @ (JobError::Io(_) | JobError::Late | JobError::TooMuch(_))) => {
                 Err(FetchError::Other(MirrorError::Fetch(error.to_string())))
             }
         }
     }
 
-    /// What was said, with the limit that may have been the cause.
-    fn explained(&self, said: String) -> String {
-        if !is_of_memory(&said.to_lowercase()) {
+    /// What was said, with the limit that may have been the cause. What a server says of its own
+    /// memory is none of ours, unless it runs here.
+    fn explained(&self, said: String, source: &Source) -> String {
+        let is_ours = |line: &&str| source.protocol() == "file" || !line.starts_with("remote:");
+        let ours: Vec<&str> = said.lines().filter(is_ours).collect();
+        if !is_of_memory(&ours.join("\n").to_lowercase()) {
             return said;
         }
         let limit = self.limits.fetch_memory / (1024 * 1024);
