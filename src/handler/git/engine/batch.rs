@@ -251,16 +251,13 @@ async fn count(
         let mut next = || again.pop_front().or_else(|| pending.try_recv().ok());
         let result = match take_differ(child, spawner, mirror) {
             Ok(mut differ) => {
-                while asked.len() < WINDOW
-                    && let Some(next) = next()
-                {
-                    let is_open = differ.ask(&next.request).await.is_ok();
-                    asked.push_back(next);
-                    if !is_open {
-                        break;
-                    }
+                if asked.len() <= WINDOW / 2 {
+                    let known = asked.len();
+                    asked.extend(std::iter::from_fn(next).take(WINDOW - known));
+                    let requests = asked.iter().skip(known).map(|it| &it.request);
+                    // A child that took no request has ended, and says so now.
+                    let _ = differ.ask(requests).await;
                 }
-                // A child that took no request has ended, and says so now.
                 match asked.front() {
                     Some(oldest) => answer(differ, &oldest.request, spawner).await,
                     None => return,

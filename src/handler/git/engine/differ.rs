@@ -5,6 +5,7 @@
 //! id, so git repeats it and flushes: that marks the end of an answer. It holds a number that nobody
 //! can guess, or a path could pretend to be it.
 
+use std::fmt::Write as _;
 use std::io;
 
 use tokio::process::Command;
@@ -81,12 +82,16 @@ impl Differ {
     }
 
     /// Asks; any number of requests that together fit into a pipe may be under way.
-    pub(super) async fn ask(&mut self, request: &Request) -> io::Result<()> {
-        let Request { commit, parent } = request;
-        match parent {
-            Some(parent) => self.ask_line(&format!("{commit} {parent}")).await,
-            None => self.ask_line(&commit.to_string()).await,
+    pub(super) async fn ask(&mut self, requests: impl Iterator<Item = &Request>) -> io::Result<()> {
+        let mut lines = String::new();
+        for Request { commit, parent } in requests {
+            // Writing to a String cannot fail.
+            let _ = match parent {
+                Some(parent) => write!(lines, "{commit} {parent}\n{}", self.marker),
+                None => write!(lines, "{commit}\n{}", self.marker),
+            };
         }
+        self.child.write(lines.as_bytes()).await
     }
 
     /// Asks about a commit and the parents that stand after it in the line.

@@ -154,7 +154,7 @@ async fn alone(
 ) -> Result<Vec<RawChange>, Trouble> {
     let unstarted = |error| Trouble::Other(format!("git could not be started: {error}"));
     let mut differ = spawner.differ(mirror, depth).map_err(unstarted)?;
-    if differ.ask(request).await.is_err() {
+    if differ.ask(std::iter::once(request)).await.is_err() {
         return Err(differ.child.death().await.into());
     }
     let (differ, found) = answer(differ, request, spawner).await?;
