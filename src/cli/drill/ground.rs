@@ -26,6 +26,8 @@ pub(super) const NOBODY: &str = "given-back";
 
 /// The default of `lease.ttl`.
 pub(super) const TTL: Duration = Duration::from_secs(5);
+/// The default of `lease.sweep`: a worker whose connection was cut pauses for as long.
+pub(super) const SWEEP: Duration = Duration::from_millis(500);
 /// What a drain may take: `drain.timeout`, `drain.kill_after` and `drain.margin` below.
 pub(super) const DRAIN_BUDGET: Duration = Duration::from_secs(7);
 
@@ -185,9 +187,10 @@ format = "text"
     }
 }
 
-/// The effects have no unique key, so that a duplicate shows.
-const TABLES: [&str; 2] = [
+/// The effects have no unique key, so that a duplicate shows; each look around counts in `looks`.
+const TABLES: [&str; 3] = [
     "CREATE TABLE effects (seq bigserial, task_id text, fence bigint, resource text)",
+    "CREATE TABLE looks AS SELECT 0::bigint AS n",
     "CREATE FUNCTION refuse() RETURNS void LANGUAGE plpgsql AS \
      'BEGIN RAISE EXCEPTION ''refused, as planned'' USING ERRCODE = ''QW065''; END'",
 ];

@@ -9,6 +9,7 @@ mod count;
 mod evidence;
 mod fleet;
 mod ground;
+mod orphan;
 mod owners;
 mod plan;
 mod producer;

@@ -6,7 +6,7 @@
 //! Kills whose window (TTL + 1 s) overlaps the outage of a store, or a worker that was frozen, are
 //! left out: then nobody could have taken over. So are suspects, tasks that had crashed before: they
 //! wait until a worker has nothing else to do, for `lease.suspect_wait` and longer while workers go
-//! on dying. What the machine was late by, which `slowness` measures, is allowed on top.
+//! on dying. What the machine was late by, which `slowness` measures and bounds, is allowed on top.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,45 +17,19 @@ use uuid::Uuid;
 
 use super::fleet::Fleet;
 use super::ground::{Ground, TTL};
+use super::orphan::{Held, Orphan, Recovered};
 use super::owners::Owners;
-use super::slowness::Slowness;
+use super::slowness::{Outage, Slowness, whole_ms};
 use crate::clock::Clock;
 
 /// How soon after a kill its tasks have to be in other hands.
 pub(super) const BOUND: Duration = Duration::from_secs(TTL.as_secs() + 1);
 /// How often the ledger is asked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After a store has come back, clients need this long to notice.
-const SETTLING_MS: i64 = 2_000;
 /// A task that had crashed this often in a row is a suspect after one crash more.
 const FIRST_OF_SUSPECT: i32 = 1;
 /// So many of the slowest are told of.
 const SLOWEST: usize = 10;
-
-/// A task in the hands of a worker.
-#[derive(Debug, Clone)]
-pub(super) struct Held {
-    pub(super) task_id: String,
-    pub(super) fence: i64,
-    /// Crashes in a row before this run.
-    pub(super) crashes: i32,
-}
-
-/// A task that a killed worker held.
-#[derive(Debug, Clone)]
-struct Orphan {
-    kill: usize,
-    held: Held,
-    /// When which worker was killed that had its entry: the first ran it, the others had taken it over.
-    kills_ms: Vec<i64>,
-}
-
-/// An orphan in other hands.
-#[derive(Debug)]
-struct Recovered {
-    orphan: Orphan,
-    at_ms: i64,
-}
 
 /// Watches orphans.
 #[derive(Debug, Default)]
@@ -71,8 +45,6 @@ struct Book {
     /// When which workers were killed.
     killed: HashMap<Uuid, i64>,
     slowness: Slowness,
-    /// When nobody could have taken over, in milliseconds of wall clock.
-    outages: Vec<(i64, i64)>,
 }
 
 /// What was measured.
@@ -114,10 +86,19 @@ impl Recovery {
         book.open.extend(held.into_iter().map(orphan));
     }
 
-    /// From `since` until now a store was away, or a worker frozen.
-    pub(super) fn outage(&self, since_ms: i64) {
-        let until = Clock::System.wall_ms() + SETTLING_MS;
-        self.book().outages.push((since_ms, until));
+    /// From now on a store is away, or a worker frozen.
+    pub(super) fn outage_begins(&self) -> Outage {
+        self.book().slowness.outage_begins(Clock::System.wall_ms())
+    }
+
+    /// It is there again.
+    pub(super) fn outage_ends(&self, outage: &Outage) {
+        self.book().slowness.outage_ends(outage, Clock::System.wall_ms());
+    }
+
+    /// Connections of the workers are cut now.
+    pub(super) fn cut(&self) {
+        self.book().slowness.cut(Clock::System.wall_ms());
     }
 
     /// Looks again and again; never ends.
@@ -126,6 +107,7 @@ impl Recovery {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // While a store is away there is nothing to see.
+            let _ = commit(&ground.pool).await;
             let _ = self.look(&ground.pool).await;
             let _ = self.look_for_second_kills(ground, &mut owners).await;
             let is_nobody_there = fleet.free().is_empty();
@@ -206,9 +188,15 @@ impl Recovery {
         let mut measured = Measured::default();
         for Recovered { orphan, at_ms } in &book.done {
             let since_ms = orphan.killed_before(*at_ms);
-            let took = millis(at_ms - since_ms).as_secs_f64();
-            let out = book.is_outage_near(since_ms);
-            kills.insert(orphan.kill, out);
+            let waited = millis(at_ms - since_ms);
+            let slowness = book.slowness.between(since_ms, *at_ms);
+            let allowed = BOUND + slowness;
+            // An outage that began while it was allowed to wait still hinders it, none after that.
+            let judged_ms = whole_ms(waited.clamp(BOUND, allowed));
+            let out = book.slowness.is_outage(since_ms, since_ms + judged_ms);
+            // A kill is judged if one of its tasks is.
+            *kills.entry(orphan.kill).or_insert(true) &= out;
+            let took = waited.as_secs_f64();
             if out {
                 continue;
             }
@@ -219,11 +207,9 @@ impl Recovery {
             }
             measured.killed_twice += usize::from(since_ms > orphan.kills_ms[0]);
             measured.slowest.push((orphan.held.task_id.clone(), took));
-            let slowness = book.slowness.between(since_ms, *at_ms).as_secs_f64();
-            measured.slowness_max = measured.slowness_max.max(slowness);
-            let allowed = BOUND.as_secs_f64() + slowness;
-            if took > allowed {
-                measured.late.push((orphan.held.task_id.clone(), took, allowed));
+            measured.slowness_max = measured.slowness_max.max(slowness.as_secs_f64());
+            if waited > allowed {
+                measured.late.push((orphan.held.task_id.clone(), took, allowed.as_secs_f64()));
             }
         }
         measured.slowest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -235,34 +221,9 @@ impl Recovery {
     }
 }
 
-impl Book {
-    /// Whether a store was away, or a worker frozen, while the tasks of this kill waited.
-    fn is_outage_near(&self, killed_ms: i64) -> bool {
-        let bound = i64::try_from(BOUND.as_millis()).unwrap_or(i64::MAX);
-        self.outages.iter().any(|(from, to)| *from <= killed_ms + bound && *to >= killed_ms)
-    }
-}
-
-impl Orphan {
-    /// Its entry lies with a worker that was killed at this time. Who had it for longer than a
-    /// recovery may take has not just taken it over.
-    fn had_by_one_killed(&mut self, kill_ms: i64, slowness: &Slowness) {
-        let last_ms = self.killed_before(kill_ms);
-        let allowed = BOUND + slowness.between(last_ms, kill_ms);
-        if kill_ms > last_ms && millis(kill_ms - last_ms) <= allowed {
-            self.kills_ms.push(kill_ms);
-        }
-    }
-
-    /// The last kill before this time: one that came after the claim was no hindrance to it.
-    fn killed_before(&self, at_ms: i64) -> i64 {
-        let before = self.kills_ms.iter().rev().find(|kill_ms| **kill_ms <= at_ms);
-        before.copied().unwrap_or(self.kills_ms[0])
-    }
-
-    fn recovered(self, at_ms: i64) -> Recovered {
-        Recovered { orphan: self, at_ms }
-    }
+/// Commits something, so that a look takes as long as the disk does: claims wait for it too.
+async fn commit(pool: &PgPool) -> sqlx::Result<()> {
+    sqlx::query("UPDATE looks SET n = n + 1").execute(pool).await.map(drop)
 }
 
 /// Milliseconds that may be none.
@@ -286,22 +247,11 @@ mod tests {
         assert_eq!((measured.seconds.len(), measured.suspects), (1, 1));
         assert_eq!((measured.kills, measured.kills_left_out), (1, 0));
         recovery.killed(Uuid::new_v4(), vec![held("c", 0)]);
-        recovery.outage(Clock::System.wall_ms());
+        let outage = recovery.outage_begins();
+        recovery.outage_ends(&outage);
         let measured = recovery.measured();
         assert_eq!(measured.seconds.len(), 0);
         assert_eq!((measured.kills, measured.kills_left_out), (2, 2));
-    }
-
-    #[test]
-    fn a_second_kill_counts_unless_its_worker_had_the_entry_for_too_long() {
-        let mut orphan = Orphan { kill: 0, held: held("a", 0), kills_ms: vec![1_000] };
-        let slowness = Slowness::default();
-        for (kill_ms, last_ms) in [(1_000, 1_000), (6_300, 6_300), (1_000, 6_300), (12_301, 6_300)]
-        {
-            orphan.had_by_one_killed(kill_ms, &slowness);
-            assert_eq!(orphan.killed_before(20_000), last_ms, "after a kill at {kill_ms}");
-        }
-        assert_eq!(orphan.killed_before(6_299), 1_000, "a claim before it");
     }
 
     #[test]
@@ -328,5 +278,54 @@ mod tests {
         }
         drop(book);
         assert_eq!(recovery.measured().late, [], "every look was 450 ms late");
+    }
+
+    /// One task, killed long ago and in other hands after so many milliseconds; looks begin with
+    /// the kill, and one is a second late.
+    fn recovered_after(took_ms: i64) -> (Recovery, i64) {
+        let recovery = Recovery::default();
+        let since = Clock::System.wall_ms() - 60_000;
+        let orphan = Orphan { kill: 0, held: held("a", 0), kills_ms: vec![since] };
+        let mut book = recovery.book();
+        book.done.push(orphan.recovered(since + took_ms));
+        for at in (0..20_000).step_by(50).filter(|at| *at <= 2_000 || *at >= 3_050) {
+            book.slowness.looked(since + at, false);
+        }
+        drop(book);
+        (recovery, since)
+    }
+
+    #[test]
+    fn a_late_machine_does_not_excuse_a_second_lease() {
+        for (took_ms, late) in [(8_500, 0), (8_501, 1), (9_900, 1)] {
+            let (recovery, _) = recovered_after(took_ms);
+            assert_eq!(recovery.measured().late.len(), late, "after {took_ms} ms");
+        }
+    }
+
+    #[test]
+    fn an_outage_counts_as_long_as_the_recovery_may_wait() {
+        for (took_ms, begins_ms, left_out) in
+            [(5_000, 5_900, 1), (5_000, 6_500, 0), (7_000, 6_500, 1), (9_900, 8_600, 0)]
+        {
+            let (recovery, since) = recovered_after(took_ms);
+            let mut book = recovery.book();
+            let outage = book.slowness.outage_begins(since + begins_ms);
+            book.slowness.outage_ends(&outage, since + begins_ms + 1_000);
+            drop(book);
+            let measured = recovery.measured();
+            assert_eq!(measured.kills_left_out, left_out, "{took_ms} ms, outage at {begins_ms} ms");
+            assert_eq!(measured.late.len(), usize::from(took_ms > 9_000));
+        }
+    }
+
+    #[test]
+    fn a_second_kill_long_after_the_first_is_no_excuse_on_a_late_machine() {
+        for (kill_ms, counts) in [(8_500, true), (8_501, false), (9_900, false)] {
+            let (recovery, since) = recovered_after(0);
+            let mut orphan = Orphan { kill: 0, held: held("a", 0), kills_ms: vec![since] };
+            orphan.had_by_one_killed(since + kill_ms, &recovery.book().slowness);
+            assert_eq!(orphan.kills_ms.len() == 2, counts, "after {kill_ms} ms");
+        }
     }
 }

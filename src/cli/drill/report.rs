@@ -40,7 +40,8 @@ pub(super) struct Report {
     pub(super) recovery_p50: Option<f64>,
     pub(super) recovery_p99: Option<f64>,
     pub(super) recovery_max: Option<f64>,
-    /// What the machine was late by, at most: allowed on top of the bound.
+    /// What lateness of the machine, cut connections and the lack of a worker allowed on top of the
+    /// bound, at most.
     pub(super) recovery_slowness_max: f64,
     /// Recoveries that count from the kill of a second worker, which had just taken over.
     pub(super) recoveries_killed_twice: usize,

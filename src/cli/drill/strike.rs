@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 use super::fleet::{Fleet, Target};
 use super::ground::{Ground, TTL};
-use super::recovery::{Held, Recovery};
+use super::orphan::Held;
+use super::recovery::Recovery;
 use super::schedule::{Fault, Strike};
-use crate::clock::Clock;
 
 /// A task that has crashed this often in a row must not crash again.
 const LAST_CRASH: i32 = 3;
@@ -112,11 +112,11 @@ impl Striker {
 
     async fn freeze(&self, rng: &mut StdRng) -> bool {
         let Some((target, _)) = self.frozen_target(rng).await else { return false };
-        let since = Clock::System.wall_ms();
+        let outage = self.recovery.outage_begins();
         let longer = Duration::from_millis(rng.random_range(1_000..3_000));
         tokio::time::sleep(TTL + longer).await;
         target.thaw();
-        self.recovery.outage(since);
+        self.recovery.outage_ends(&outage);
         true
     }
 
@@ -187,6 +187,7 @@ impl Striker {
     }
 
     async fn cut_redis(&self) -> bool {
+        self.recovery.cut();
         let cut = async {
             let mut connection = self.ground.redis().await?;
             let mut kill = redis::cmd("CLIENT");
@@ -197,6 +198,7 @@ impl Striker {
     }
 
     async fn cut_postgres(&self) -> bool {
+        self.recovery.cut();
         let cut = sqlx::query_scalar::<_, i64>(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
              WHERE application_name = 'queue-worker'",
@@ -206,21 +208,21 @@ impl Striker {
 
     async fn restart_redis(&self) -> anyhow::Result<bool> {
         let mut redis = self.ground.redis.lock().await;
-        let since = Clock::System.wall_ms();
+        let outage = self.recovery.outage_begins();
         redis.kill();
         redis.restart().await?;
-        self.recovery.outage(since);
+        self.recovery.outage_ends(&outage);
         Ok(true)
     }
 
     async fn restart_postgres(&self) -> anyhow::Result<bool> {
         let mut postgres = self.ground.postgres.lock().await;
-        let since = Clock::System.wall_ms();
+        let outage = self.recovery.outage_begins();
         self.ground.postgres_is_away.store(true, Ordering::SeqCst);
         postgres.kill();
         let restarted = postgres.restart().await;
         self.ground.postgres_is_away.store(false, Ordering::SeqCst);
-        self.recovery.outage(since);
+        self.recovery.outage_ends(&outage);
         restarted?;
         Ok(true)
     }
