@@ -250,7 +250,7 @@ async fn a_reclaim_that_fails_on_a_later_page_gives_the_earlier_ones_and_then_sa
     let server = RedisServer::start();
     let dead = idling(&server, Duration::ZERO);
     let small = add(&dead, 1).await;
-    let giant = dead.append(&WORK, &entry(&"x".repeat(20_000_000))).await.expect("added");
+    let giant = dead.append(&WORK, &entry(&"x".repeat(3_000_000))).await.expect("added");
     assert_eq!(dead.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched").len(), 2);
     let proxy = TcpProxy::start(server.port).await;
     let rescuer = RedisQueue::new(RedisQueueOptions {
@@ -277,17 +277,18 @@ async fn the_giant_answer_of_one_queue_fails_no_sweep_of_another() {
     let min_idle = Duration::from_secs(60);
     let live = idling(&server, min_idle);
     let giants = QueueName::new("giants").expect("a name");
-    let giant = live.append(&giants, &entry(&"x".repeat(1_800_000))).await.expect("added");
+    let giant = live.append(&giants, &entry(&"x".repeat(2_300_000))).await.expect("added");
     let fetched = live.fetch(&giants, demand(1), NO_WAIT).await.expect("fetched");
     live.hand_over(&giants, giant, &fetched[0].raw).await.expect("given back");
     let added = add(&live, 50).await;
     let fetched = live.fetch(&WORK, demand(50), NO_WAIT).await.expect("fetched");
     live.hand_over(&WORK, added[40], &fetched[40].raw).await.expect("given back");
     let proxy = TcpProxy::start(server.port).await;
-    // An entry may take one second, and each call half a second.
+    // An entry may take one second, and each call another.
     let rescuer = RedisQueue::new(RedisQueueOptions {
         min_idle,
         max_payload: 50_000_000,
+        call_timeout: Duration::from_secs(1),
         ..options(behind(&proxy))
     });
     assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
