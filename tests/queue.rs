@@ -293,8 +293,9 @@ async fn the_giant_answer_of_one_queue_fails_no_sweep_of_another() {
     });
     assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
     proxy.throttle(1_000_000);
-    let (large, small) =
-        tokio::join!(rescuer.reclaim(&giants, demand(4)), rescuer.reclaim(&WORK, demand(1)));
+    // The small one first: the giant is under way by the time it claims what it has found.
+    let (small, large) =
+        tokio::join!(rescuer.reclaim(&WORK, demand(1)), rescuer.reclaim(&giants, demand(4)));
     assert_eq!(ids(&small.expect("behind it")), [added[40]]);
     assert_eq!(ids(&large.expect("slow")), [giant]);
 }
