@@ -44,6 +44,11 @@ fn idling(server: &RedisServer, min_idle: Duration) -> RedisQueue {
     RedisQueue::new(RedisQueueOptions { min_idle, ..options(server.target()) })
 }
 
+fn behind(proxy: &TcpProxy) -> RedisTarget {
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    RedisTarget::parse(&url, None, None).expect("a good url")
+}
+
 fn entry(payload: &str) -> RawEntry {
     NewTask::new(Kind::new("k").expect("a kind"), Bytes::copy_from_slice(payload.as_bytes()))
         .encode()
@@ -238,30 +243,61 @@ async fn scenario_09_orphans_behind_a_long_live_list_are_reached() {
     assert_eq!(second.reclaim(&WORK, demand(210)).await.expect("reclaimed").len(), 210);
 }
 
-/// An error that is swallowed would let the later pages idle for ever anew with nobody at work.
+/// An error that is swallowed would let the later pages idle for ever anew with nobody at work; one
+/// that is told too soon, the earlier ones.
 #[tokio::test]
-async fn a_reclaim_that_fails_on_a_later_page_says_so() {
+async fn a_reclaim_that_fails_on_a_later_page_gives_the_earlier_ones_and_then_says_so() {
     let server = RedisServer::start();
     let dead = idling(&server, Duration::ZERO);
     let small = add(&dead, 1).await;
-    let giant = dead.append(&WORK, &entry(&"x".repeat(20_000_000))).await.expect("added");
+    let giant = dead.append(&WORK, &entry(&"x".repeat(3_000_000))).await.expect("added");
     assert_eq!(dead.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched").len(), 2);
     let proxy = TcpProxy::start(server.port).await;
-    let url = format!("redis://127.0.0.1:{}", proxy.port());
     let rescuer = RedisQueue::new(RedisQueueOptions {
         min_idle: Duration::ZERO,
         max_payload: 1_000,
-        ..options(RedisTarget::parse(&url, None, None).expect("a good url"))
+        ..options(behind(&proxy))
     });
     assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
     proxy.throttle(1_000_000);
     // A page is one entry, by the bytes that it may have.
     let two_pages = Demand { entries: 9, bytes: 1_500 };
+    assert_eq!(ids(&rescuer.reclaim(&WORK, two_pages).await.expect("the first page")), small);
     let error = rescuer.reclaim(&WORK, two_pages).await.expect_err("the second page is late");
     assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
     proxy.forward();
     let found = rescuer.delivered(&WORK, START, demand(9)).await.expect("found");
     assert_eq!(ids(&found), [small[0], giant]);
+}
+
+/// A queue with small payloads neither times out behind the large ones of another, nor doubts Redis.
+#[tokio::test]
+async fn the_giant_answer_of_one_queue_fails_no_sweep_of_another() {
+    let server = RedisServer::start();
+    let min_idle = Duration::from_secs(60);
+    let live = idling(&server, min_idle);
+    let giants = QueueName::new("giants").expect("a name");
+    let giant = live.append(&giants, &entry(&"x".repeat(2_300_000))).await.expect("added");
+    let fetched = live.fetch(&giants, demand(1), NO_WAIT).await.expect("fetched");
+    live.hand_over(&giants, giant, &fetched[0].raw).await.expect("given back");
+    let added = add(&live, 50).await;
+    let fetched = live.fetch(&WORK, demand(50), NO_WAIT).await.expect("fetched");
+    live.hand_over(&WORK, added[40], &fetched[40].raw).await.expect("given back");
+    let proxy = TcpProxy::start(server.port).await;
+    // An entry may take one second, and each call another.
+    let rescuer = RedisQueue::new(RedisQueueOptions {
+        min_idle,
+        max_payload: 50_000_000,
+        call_timeout: Duration::from_secs(1),
+        ..options(behind(&proxy))
+    });
+    assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
+    proxy.throttle(1_000_000);
+    // The small one first: the giant is under way by the time it claims what it has found.
+    let (small, large) =
+        tokio::join!(rescuer.reclaim(&WORK, demand(1)), rescuer.reclaim(&giants, demand(4)));
+    assert_eq!(ids(&small.expect("behind it")), [added[40]]);
+    assert_eq!(ids(&large.expect("slow")), [giant]);
 }
 
 /// However little is asked for: the sweep that comes next is half a second away.

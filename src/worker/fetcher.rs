@@ -1,10 +1,10 @@
 //! One loop per queue that turns free places into deliveries.
 //!
 //! Reclaimed entries go before new ones, and both only as far as there is room. The loop ends when
-//! the worker leaves: the blocked read is interrupted, and what it had brought is handed over. A look
-//! into the pending list may take as long as the largest entry needs to arrive; it is given up then,
-//! and what it would have brought idles until somebody reclaims it. The loop owns the executions that
-//! it starts, and waits for them.
+//! the worker leaves: the blocked read is interrupted, and what it had brought is handed over, as is
+//! what may have been delivered unseen before. A look into the pending list may take as long as the
+//! largest entry needs to arrive; it is given up then, and what it would have brought idles until
+//! somebody reclaims it. The loop owns the executions that it starts, and waits for them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -81,6 +81,9 @@ impl Fetcher {
                 }
             }
         }
+        if self.unseen {
+            self.last_look().await;
+        }
         self.running.close();
         self.running.wait().await;
     }
@@ -123,6 +126,7 @@ impl Fetcher {
             let Some(orphans) = self.unless_leaving(look).await else { return Ok(()) };
             let orphans = orphans?;
             let sweep = self.context.limits.sweep;
+            // Not at once again after a few: what is just given back here would come and go for ever.
             if orphans.len() < demand.entries {
                 self.next_sweep =
                     now + backoff::between(sweep / 2, sweep, self.context.dice.fraction());
@@ -169,7 +173,10 @@ impl Fetcher {
         let mut after = EntryId { ms: 0, seq: 0 };
         loop {
             let look = queue.delivered(&self.served.name, after, demand);
-            let Some(page) = self.unless_leaving(look).await else { return Ok(()) };
+            let Some(page) = self.unless_leaving(look).await else {
+                self.unseen = false;
+                return Ok(());
+            };
             let page = page?;
             let Some(last) = page.last() else { break };
             after = last.entry;
@@ -177,6 +184,17 @@ impl Fetcher {
         }
         self.unseen = false;
         Ok(())
+    }
+
+    /// Hands over what a leaving worker was delivered unseen, as far as it comes in time.
+    async fn last_look(&mut self) {
+        // However little room there is: nothing of it is run.
+        let demand = self.slots.demand().unwrap_or(Demand { entries: 1, bytes: 1 });
+        let demand = Demand { entries: demand.entries.min(MOST_PER_READ), ..demand };
+        let look = tokio::time::timeout(LAST_LOOK, self.look_for_unseen(demand));
+        if let Ok(Err(error)) = look.await {
+            self.context.health.redis.doubt(&error);
+        }
     }
 
     /// What a look into the pending list brings; `None` if the worker leaves and it takes long.
@@ -205,7 +223,10 @@ impl Fetcher {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use async_trait::async_trait;
+    use bytes::Bytes;
 
     use super::super::counts::Counts;
     use super::super::dice::Dice;
@@ -218,19 +239,36 @@ mod tests {
     use super::super::{Limits, Stores};
     use super::*;
     use crate::clock::Clock;
-    use crate::domain::{QueueName, RawEntry, WorkerId};
-    use crate::handler::registry::Registry;
+    use crate::domain::{Failure, Kind, Origin, QueueName, RawEntry, WorkerId};
+    use crate::handler::registry::{EntryOptions, Registry};
+    use crate::handler::{ExternalHandler, Handler, Run};
     use crate::lease::memory::{MemoryLeases, MemoryLocks};
     use crate::ledger::Retention;
     use crate::ledger::memory::{MemoryLedger, MemoryOptions, MemoryTables};
     use crate::protocol::drain::Phase;
     use crate::queue::Queue;
+    use crate::queue::codec::NewTask;
 
-    /// Longer than the test waits.
+    /// A handler that nothing should reach.
+    #[derive(Debug)]
+    struct Idle;
+
+    #[async_trait]
+    impl ExternalHandler for Idle {
+        async fn run(&self, _: Run) -> Result<Option<Bytes>, Failure> {
+            panic!("a leaving worker starts nothing")
+        }
+    }
+
+    /// Longer than the tests wait.
     const FOREVER: Duration = Duration::from_secs(3600);
 
-    /// A stream whose pending list holds an entry that takes for ever to arrive.
-    struct Endless;
+    /// A stream whose pending list holds an entry that takes for ever to arrive, behind others.
+    #[derive(Default)]
+    struct Endless {
+        before: Mutex<Vec<Delivery>>,
+        handed_over: Mutex<Vec<EntryId>>,
+    }
 
     #[async_trait]
     impl Queue for Endless {
@@ -263,7 +301,11 @@ mod tests {
             _: EntryId,
             _: Demand,
         ) -> Result<Vec<Delivery>, QueueError> {
-            std::future::pending().await
+            let before = std::mem::take(&mut *self.before.lock().expect("no panic"));
+            if before.is_empty() {
+                std::future::pending::<()>().await;
+            }
+            Ok(before)
         }
 
         async fn settle(&self, _: &QueueName, _: EntryId) -> Result<(), QueueError> {
@@ -273,9 +315,10 @@ mod tests {
         async fn hand_over(
             &self,
             _: &QueueName,
-            _: EntryId,
+            entry: EntryId,
             _: &RawEntry,
         ) -> Result<(), QueueError> {
+            self.handed_over.lock().expect("no panic").push(entry);
             Ok(())
         }
 
@@ -300,15 +343,17 @@ mod tests {
         }
     }
 
-    fn context(clock: Clock) -> Context {
+    fn context(clock: Clock, queue: Arc<Endless>) -> Context {
+        let handler = Handler::External(Arc::new(Idle));
+        let registry = Registry::builder().handler("k", EntryOptions::default(), handler);
         let ledger = MemoryOptions::new(WorkerId::random());
         Context {
             stores: Stores {
-                queue: Arc::new(Endless),
+                queue,
                 leases: Arc::new(MemoryLeases::new(MemoryLocks::new(clock), FOREVER)),
                 ledger: Arc::new(MemoryLedger::new(MemoryTables::new(clock), ledger)),
             },
-            registry: Arc::new(Registry::builder().build().expect("a registry")),
+            registry: Arc::new(registry.build().expect("a registry")),
             handlers: tokio::runtime::Handle::current(),
             clock,
             phase: Arc::new(Watched::new(Phase::Running)),
@@ -335,17 +380,37 @@ mod tests {
         }
     }
 
+    fn fetcher(context: Context) -> Fetcher {
+        let name = QueueName::new("q").expect("a name");
+        let slots = Slots::new(&Shared::new(10, 1000), 1, context.clock);
+        Fetcher::new(context, Served { name, concurrency: 1, max_payload: 1 }, slots)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leaving_worker_hands_over_what_it_was_delivered_unseen() {
+        let entry = EntryId { ms: 1, seq: 0 };
+        let raw = NewTask::new(Kind::new("k").expect("a kind"), Bytes::new()).encode();
+        let queue = QueueName::new("q").expect("a name");
+        let unseen = Delivery { queue, entry, origin: Origin::Reclaimed, raw };
+        let queue = Arc::new(Endless { before: Mutex::new(vec![unseen]), ..Endless::default() });
+        let started = tokio::time::Instant::now();
+        let mut fetcher = fetcher(context(Clock::Tokio(started), Arc::clone(&queue)));
+        fetcher.unseen = true;
+        fetcher.context.phase.replace(Phase::Background);
+        fetcher.context.stop.publish(Phase::Background);
+        fetcher.run().await;
+        assert_eq!(*queue.handed_over.lock().expect("no panic"), [entry]);
+        assert!(started.elapsed() <= LAST_LOOK, "{:?}", started.elapsed());
+    }
+
     /// Both looks into the pending list: for what idles, and for what was delivered unseen.
     #[tokio::test(start_paused = true)]
     async fn an_entry_that_takes_for_ever_neither_looks_stuck_nor_holds_up_a_leaving_worker() {
         for unseen in [false, true] {
             let clock = Clock::Tokio(tokio::time::Instant::now());
-            let context = context(clock);
+            let context = context(clock, Arc::default());
             let Context { progress, phase, stop, health, stores, .. } = context.clone();
-            let name = QueueName::new("q").expect("a name");
-            let served = Served { name, concurrency: 1, max_payload: 1 };
-            let slots = Slots::new(&Shared::new(10, 1000), 1, clock);
-            let mut fetcher = Fetcher::new(context, served, slots);
+            let mut fetcher = fetcher(context);
             fetcher.unseen = unseen;
             let leaves = async {
                 for _ in 0..60 {

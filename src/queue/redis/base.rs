@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisWrite, Value};
-use tokio::time::Instant;
+use redis::{Cmd, RedisWrite};
 
 use super::super::QueueError;
 use crate::connection::{RedisError, RedisLink};
@@ -65,19 +64,6 @@ impl Base {
     pub(super) fn patience(&self, entries: usize) -> Duration {
         let bytes = u64::try_from(entries.saturating_mul(self.max_payload)).unwrap_or(u64::MAX);
         Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
-    }
-
-    /// Sends a command that may answer with so many entries, and take that much `longer` than those
-    /// of the largest size allowed.
-    pub(super) async fn query_entries(
-        &self,
-        cmd: &Cmd,
-        command: &'static str,
-        entries: usize,
-        longer: Duration,
-    ) -> Result<Value, QueueError> {
-        let deadline: Instant = self.link.deadline() + self.patience(entries) + longer;
-        self.link.connection(self.link.deadline()).await?.query(cmd, command, deadline).await
     }
 
     /// How many entries to ask for, so that payloads of the largest size stay within `bytes`.

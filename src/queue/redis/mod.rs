@@ -1,9 +1,9 @@
 //! The queue in Redis Streams: one stream and one consumer group per queue.
 //!
 //! Our consumer name is the worker's UUID, new at each start. Per-task calls are gathered into one
-//! round trip for all that wait; reading has a connection of its own per queue, and one for what is
-//! pending. Commands of Redis
-//! 6.2 and later only. Everything of a queue is under one hash tag, so a script meets one slot.
+//! round trip for all that wait; reading has a connection of its own per queue, and one for the
+//! payloads of what is pending. Commands of Redis 6.2 and later only. Everything of a queue is under
+//! one hash tag, so a script meets one slot.
 
 mod base;
 mod depth;
@@ -92,9 +92,8 @@ impl RedisQueue {
             min_idle: options.min_idle,
             max_payload: options.max_payload,
         };
-        // What an answer of entries holds up is only other answers of entries.
-        let link = RedisLink::new(options.target.clone(), options.call_timeout);
-        let pending = PendingList::new(Base { link, ..base.clone() });
+        let payloads = RedisLink::new(options.target.clone(), options.call_timeout);
+        let pending = PendingList::new(base.clone(), payloads);
         let group = options.group.clamp(1, MAX_GROUP);
         let (settler, appender, giver) = (base.clone(), base.clone(), base.clone());
         Self {
