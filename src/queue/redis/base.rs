@@ -63,8 +63,7 @@ impl Base {
 
     /// How much longer than another a command may take that answers with so many entries.
     pub(super) fn patience(&self, entries: usize) -> Duration {
-        let bytes = u64::try_from(entries.saturating_mul(self.max_payload)).unwrap_or(u64::MAX);
-        Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
+        patience(entries.saturating_mul(self.max_payload))
     }
 
     /// Sends a command that may answer with so many entries, and take that much `longer` than those
@@ -86,6 +85,12 @@ impl Base {
     }
 }
 
+/// How much longer than another a command may take that carries so many bytes.
+pub(super) fn patience(bytes: usize) -> Duration {
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
+}
+
 /// Whether the stream or its group is missing. Redis 7.0 answers `UNBLOCKED` to a reader whose
 /// stream is deleted, later versions and all other commands `NOGROUP`.
 pub(super) fn is_missing_group(error: &QueueError) -> bool {
@@ -96,6 +101,7 @@ pub(super) fn is_missing_group(error: &QueueError) -> bool {
         RedisError::Unavailable { .. }
         | RedisError::Replica { .. }
         | RedisError::Timeout { .. }
+        | RedisError::Unsure { .. }
         | RedisError::Misconfigured { .. } => false,
     }
 }
