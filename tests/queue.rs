@@ -379,6 +379,25 @@ async fn handing_over_adds_again_what_the_stream_has_lost() {
     }
 }
 
+/// The entry is added again at the end of a long way, or is not: nobody can tell.
+#[tokio::test]
+async fn what_may_have_been_added_again_is_told_to_be_unsure() {
+    let server = RedisServer::start();
+    let proxy = TcpProxy::start(server.port).await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let giver = RedisQueue::new(options(RedisTarget::parse(&url, None, None).expect("a good url")));
+    let large = entry(&"x".repeat(4_000_000));
+    giver.append(&WORK, &entry("small")).await.expect("appended");
+    let fetched = giver.fetch(&WORK, demand(1), Duration::ZERO).await.expect("fetched");
+    giver.settle(&WORK, fetched[0].entry).await.expect("gone");
+    proxy.throttle(500_000);
+    let error = giver.hand_over(&WORK, fetched[0].entry, &large).await.expect_err("too slow");
+    assert!(matches!(error, RedisError::Unsure { .. }) && !error.is_transient(), "{error}");
+    proxy.refuse();
+    let error = giver.hand_over(&WORK, fetched[0].entry, &large).await.expect_err("not sent");
+    assert!(error.is_transient(), "{error}");
+}
+
 #[tokio::test]
 async fn a_postponed_entry_comes_back_on_time() {
     let server = RedisServer::start();

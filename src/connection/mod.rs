@@ -65,6 +65,16 @@ pub enum RedisError {
         /// The deadline that passed.
         after: Duration,
     },
+    /// It was sent, no answer came, and once more it might do harm: it may have been applied.
+    #[error("redis {address}: {command} may have been applied, and is not repeated: {message}")]
+    Unsure {
+        /// Where, without credentials.
+        address: String,
+        /// Which command.
+        command: &'static str,
+        /// What became of its answer.
+        message: String,
+    },
     /// Redis answered with an error.
     #[error("redis {address} refused {command}: {message}")]
     Refused {
@@ -86,11 +96,12 @@ pub enum RedisError {
 }
 
 impl RedisError {
-    /// Whether the same call may succeed later without anybody's help.
+    /// Whether the same call may succeed later without anybody's help. One that must not be made again
+    /// is none of these.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unavailable { .. } | Self::Replica { .. } | Self::Timeout { .. } => true,
-            Self::Refused { .. } | Self::Misconfigured { .. } => false,
+            Self::Refused { .. } | Self::Misconfigured { .. } | Self::Unsure { .. } => false,
         }
     }
 }

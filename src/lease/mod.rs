@@ -122,7 +122,7 @@ fn told(away: &[RedisError]) -> String {
         RedisError::Timeout { address, .. } => {
             format!("{address}: no answer within lease.node_timeout")
         }
-        RedisError::Refused { .. } => error.to_string(),
+        RedisError::Refused { .. } | RedisError::Unsure { .. } => error.to_string(),
     };
     away.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -66,8 +66,9 @@ pub trait Queue: Send + Sync + 'static {
     async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError>;
 
     /// Hands the entry over: nobody's, at once claimable by anyone, its delivery count as if we had
-    /// never had it. If the entry is gone from the stream, its fields are added again. Does nothing where the
-    /// entry belongs to another worker by now.
+    /// never had it. If the entry is gone from the stream, its fields are added again; where it stays
+    /// open whether they were, the error is not transient, since once more would add them twice. Does
+    /// nothing where the entry belongs to another worker by now.
     async fn hand_over(
         &self,
         queue: &QueueName,

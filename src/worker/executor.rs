@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::counts::{KindCounts, QueueCounts};
 use super::heartbeat::Alive;
+use super::left_behind::LeftBehind;
 use super::parting::Exit;
 use super::running::time_limit;
 use super::slots::Place;
@@ -61,13 +62,14 @@ pub struct Executor {
     pub(super) context: Context,
     pub(super) served: Served,
     pub(super) counts: QueueCounts,
+    left_behind: LeftBehind,
 }
 
 impl Executor {
     /// An executor for a queue.
     pub fn new(context: Context, served: Served) -> Self {
         let counts = context.counts.queue(&served.name);
-        Self { context, served, counts }
+        Self { context, served, counts, left_behind: LeftBehind::default() }
     }
 
     /// What is counted of the task's kind.
@@ -112,8 +114,8 @@ impl Executor {
             Err(exit) => (exit, None),
         };
         let Exit::Suspect(waited) = exit else { return (exit, lock) };
-        self.free(lock).await;
-        self.alone(delivery, &task, &entry, waited, place).await
+        let alone = self.alone(delivery, &task, &entry, waited, place);
+        self.after_release(lock, alone).await
     }
 
     /// The task that the entry describes. A large one is digested on another thread.
@@ -202,11 +204,10 @@ impl Executor {
         if self.context.stop.leaving.is_cancelled() {
             return Exit::HandOver;
         }
-        let (sent, claimed) = self.claim(task, company, lock).await;
-        let grant = match claimed {
-            Ok(Claimed::Granted(grant)) => grant,
-            Ok(refused) => return self.not_claimed(delivery, task, refused).await,
-            Err(error) => return self.ledger_failed(&error),
+        let (sent, grant) = match self.claim(task, company, lock).await {
+            Ok((sent, Claimed::Granted(grant))) => (sent, grant),
+            Ok((_, refused)) => return self.not_claimed(delivery, task, refused).await,
+            Err(exit) => return exit,
         };
         self.counts.waited(delivery.entry, self.context.clock.wall_ms());
         if grant.crashes > 0 {
@@ -243,7 +244,7 @@ impl Executor {
         task: &Arc<Task>,
         company: Company,
         lock: &Lock,
-    ) -> (BootInstant, Result<Claimed, LedgerError>) {
+    ) -> Result<(BootInstant, Claimed), Exit> {
         let ledger = &self.context.stores.ledger;
         let mut tries = 0;
         loop {
@@ -252,20 +253,22 @@ impl Executor {
                 Company::Others => ledger.claim_in_company(task).await,
                 Company::Nobody => ledger.claim(task).await,
             };
-            let Err(error @ LedgerError::Unavailable { .. }) = &claimed else {
-                return (sent, claimed);
+            let error = match claimed {
+                Ok(claimed) => return Ok((sent, claimed)),
+                Err(error) => error,
             };
-            self.context.health.postgres.doubt(error);
+            let exit = self.ledger_failed(&error);
             tries += 1;
             let pause = Backoff::STORE.wait(tries, self.context.dice.fraction());
-            let leaves = self.context.stop.leaving.is_cancelled();
-            if tries >= CLAIM_TRIES
-                || leaves
-                || self.context.clock.now() + pause >= lock.valid_until
-            {
-                return (sent, claimed);
+            let LedgerError::Unavailable { .. } = error else { return Err(exit) };
+            if tries >= CLAIM_TRIES || self.context.clock.now() + pause >= lock.valid_until {
+                return Err(exit);
             }
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                biased;
+                () = self.context.stop.leaving.cancelled() => return Err(exit),
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 
@@ -273,7 +276,7 @@ impl Executor {
         match self.context.stores.leases.acquire(&task.lock_name()).await {
             Ok(Acquired::Granted(lock)) => Ok(lock),
             Ok(Acquired::Taken { remaining })
-                if task.lock_key.is_some() && !self.is_left_behind(remaining) =>
+                if task.lock_key.is_some() && !self.is_left_behind(delivery, task, remaining) =>
             {
                 Err(self.contended(delivery, task).await)
             }
@@ -287,10 +290,13 @@ impl Executor {
     }
 
     /// Whether the lock that is in the way is most likely that of a worker that is gone: it is about
-    /// to end, though whoever is alive renews it long before. In Postgres, where a task waits for a
-    /// busy resource, it would wait for longer than that.
-    fn is_left_behind(&self, remaining: Duration) -> bool {
-        remaining < self.context.limits.lease / 3
+    /// to end, though whoever of us is alive renews it long before. In Postgres, where a task waits for
+    /// a busy resource, it would wait for longer than that. A foreign program's lock may look so all
+    /// the time, so an entry comes round for this but once.
+    fn is_left_behind(&self, delivery: &Delivery, task: &Task, remaining: Duration) -> bool {
+        let (lease, now) = (self.context.limits.lease, self.context.clock.now());
+        remaining < lease / 3
+            && self.left_behind.may_wait(&task.id, delivery.entry, now, remaining + lease / 2)
     }
 
     /// A Redis that is full takes no lock but still gives work out. The ledger decides without it

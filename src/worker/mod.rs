@@ -3,6 +3,7 @@
 //! - [`executor`]: one delivery's way, top to bottom; with `running`, a handler from its permit to its
 //!   end, `performing`, an effect in one commit with its success, and `parting`, the way out;
 //! - [`fetcher`]: one loop per queue that turns free places into deliveries;
+//! - `left_behind`: which entries waited for a lock to end by itself;
 //! - [`heartbeat`]: keeps what runs alive, on a thread of its own;
 //! - [`maintenance`]: promotes due tasks, reaps consumers;
 //! - [`health`]: which store answers, and a probe of the one that does not;
@@ -19,6 +20,7 @@ pub mod executor;
 pub mod fetcher;
 pub mod health;
 pub mod heartbeat;
+mod left_behind;
 pub mod maintenance;
 mod outcome_log;
 mod parting;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::executor::Executor;
 use super::health::StoreError;
+use crate::clock::BootInstant;
 use crate::domain::{Delivery, Malformed, MalformedReason, Task};
 use crate::lease::Lock;
 use crate::ledger::{Claimed, DelayReason, Delayed, Recorded};
@@ -26,6 +27,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// While the worker leaves, an acknowledgement is tried this often: its outcome is committed, and
 /// whoever gets the entry next finds it done.
 const PARTING_TRIES: u32 = 3;
+
+/// What would let others take the lock waits for so many tries of deleting it.
+const LOCK_FIRST: u32 = 2;
 
 /// What becomes of the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,16 +54,14 @@ impl Executor {
             Exit::Acknowledge => {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
-            Exit::Leave => self.free(lock).await,
+            Exit::Leave => self.after_release(lock, async {}).await,
             Exit::HandOver | Exit::Suspect(_) => {
-                self.free(lock).await;
                 let queue = &self.context.stores.queue;
                 let give = || queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw);
-                self.insist(give).await;
+                self.after_release(lock, self.insist(give)).await;
             }
             Exit::Postpone(remaining) => {
-                self.free(lock).await;
-                self.postpone(delivery, remaining).await;
+                self.after_release(lock, self.postpone(delivery, remaining)).await;
             }
         }
     }
@@ -75,6 +77,31 @@ impl Executor {
         self.insist(give).await;
     }
 
+    /// Deletes the lock, and does then what lets others take it. That waits for two tries of the
+    /// first at most: while the lock stands, others only put the task off.
+    pub(super) async fn after_release<T>(
+        &self,
+        lock: Option<Lock>,
+        then: impl Future<Output = T>,
+    ) -> T {
+        let Some(lock) = lock else { return then.await };
+        let free_by_itself = self.context.clock.now() + self.context.limits.lease;
+        let release = || self.context.stores.leases.release(&lock);
+        for tries in 1..=LOCK_FIRST {
+            if !self.is_to_be_repeated(release().await, free_by_itself) {
+                return then.await;
+            }
+            if tries < LOCK_FIRST {
+                self.pause(tries).await;
+            }
+        }
+        let releasing = async {
+            self.pause(LOCK_FIRST).await;
+            self.insist_until(release, free_by_itself, LOCK_FIRST).await;
+        };
+        tokio::join!(releasing, then).1
+    }
+
     /// Gives something back until Redis takes it, for as long as that is sooner than waiting until it
     /// is free by itself: taken over and not given back, an entry idles for a second lease, and so
     /// does a lock that nobody holds.
@@ -84,20 +111,42 @@ impl Executor {
         E: StoreError,
     {
         let free_by_itself = self.context.clock.now() + self.context.limits.lease;
-        let mut tries = 0;
-        while let Err(error) = give().await {
-            self.context.health.redis.doubt(&error);
+        self.insist_until(give, free_by_itself, 0).await;
+    }
+
+    /// As [`Self::insist`], after so many `tries`.
+    async fn insist_until<F, E>(&self, give: impl Fn() -> F, until: BootInstant, mut tries: u32)
+    where
+        F: Future<Output = Result<(), E>>,
+        E: StoreError,
+    {
+        while self.is_to_be_repeated(give().await, until) {
             tries += 1;
-            // A worker that leaves has no time to lose.
-            let leaves = self.context.stop.leaving.is_cancelled();
-            if leaves || !error.is_transient() || self.context.clock.now() >= free_by_itself {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = self.context.stop.leaving.cancelled() => {}
-                () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
-            }
+            self.pause(tries).await;
+        }
+    }
+
+    /// Whether what was answered calls for another try. A worker that leaves has no time to lose; what
+    /// others would meet too, or what may have been applied and must not be twice, is left as it is.
+    fn is_to_be_repeated(
+        &self,
+        answer: Result<(), impl StoreError>,
+        free_by_itself: BootInstant,
+    ) -> bool {
+        let Err(error) = answer else { return false };
+        self.context.health.redis.doubt(&error);
+        error.is_transient()
+            && !self.context.stop.leaving.is_cancelled()
+            && self.context.clock.now() < free_by_itself
+    }
+
+    /// Waits before the next try: until Redis answers again, or else ever longer.
+    async fn pause(&self, tries: u32) {
+        tokio::select! {
+            biased;
+            () = self.context.stop.leaving.cancelled() => {}
+            () = self.context.health.redis.until_back() => {}
+            () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
         }
     }
 
@@ -117,13 +166,6 @@ impl Executor {
                 () = self.context.stop.abandon.cancelled() => return,
                 () = tokio::time::sleep(Backoff::STORE.wait(tries, self.context.dice.fraction())) => {}
             }
-        }
-    }
-
-    /// Deletes the lock before somebody else is to take it.
-    pub(super) async fn free(&self, lock: Option<Lock>) {
-        if let Some(lock) = lock {
-            self.insist(|| self.context.stores.leases.release(&lock)).await;
         }
     }
 

@@ -25,8 +25,13 @@ const CALLS: usize = 12;
 const SEEDS: Range<u64> = 0..3;
 /// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews the lease
 /// first; a claim comes after its entry and its lock.
-const LAST_BEATS: [[u64; 3]; 4] =
-    [[500, 500, 500], [500, 515, 490], [500, 700, 650], [100, 300, 600]];
+const LAST_BEATS: [[u64; 3]; 5] =
+    [[500, 500, 500], [500, 515, 490], [500, 700, 650], [100, 300, 600], [100, 150, 900]];
+
+/// The calls of an undisturbed takeover, of some shape and timing.
+const ON_THE_WAY: [&str; 5] = ["reclaim", "acquire", "claim", "release", "postpone"];
+/// Those that only a mishap brings about, too.
+const ALL: [&str; 6] = ["reclaim", "acquire", "claim", "release", "postpone", "hand_over"];
 
 /// A case of a killed worker.
 #[derive(Debug, Clone)]
@@ -40,52 +45,75 @@ struct Case {
     seed: u64,
 }
 
-/// The time from the last kill of a worker that had the task until a handler runs it, and the calls
-/// of the first live worker on the way.
-async fn recover(case: &Case) -> (Duration, Vec<&'static str>) {
+/// The calls of the first live worker, by name, in their order.
+type Log = Vec<&'static str>;
+
+/// The time from the last kill of a worker that had the task until a handler runs it, the calls of
+/// the first live worker on the way, and how many of the live ones were killed.
+async fn recover(case: &Case) -> (Duration, Log, usize) {
     let (world, mut runs) = World::new();
     let holder = world.holder(case.shape).await;
     let plan = |n| if n == 0 { case.plan.clone() } else { Plan::default() };
     let mut live: Vec<_> =
         (0..case.workers).map(|n| world.worker(2 + n, plan(n), case.seed)).collect();
     holder.beats_and_dies(&world, case.last_beat).await;
-    let mut killed = Instant::now();
+    let (mut killed, mut deaths) = (Instant::now(), 0);
     let calls = Arc::clone(&live[0].calls);
     loop {
         tokio::select! {
             biased;
             ran = timeout(LIMIT, runs.recv()) => {
                 let ran = ran.map_or(killed + LIMIT, |ran| ran.expect("a handler"));
-                return (ran - killed, calls.log.lock().unwrap().clone());
+                return (ran - killed, calls.log.lock().unwrap().clone(), deaths);
             }
             () = calls.dies.notified() => {
                 killed = Instant::now();
+                deaths += 1;
                 live.remove(0);
             }
         }
     }
 }
 
-fn run(case: &Case) -> (Duration, Vec<&'static str>) {
+fn in_paused_time<T>(play: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(recover(case))
+    runtime.block_on(play)
+}
+
+/// What cases met on their way.
+#[derive(Debug, Default)]
+struct Met {
+    /// The calls that went wrong.
+    calls: BTreeSet<&'static str>,
+    /// Live workers that were killed.
+    deaths: usize,
+}
+
+impl Met {
+    /// Without these a test that passes has shown little.
+    fn assert_calls(&self, names: &[&str]) {
+        for name in names {
+            assert!(self.calls.contains(name), "no mishap in {name}: {self:?}");
+        }
+    }
 }
 
 /// Plays all cases of so many workers with these plans; none may take longer than `bound`.
-fn judge(workers: u64, plans: &[Plan], seeds: Range<u64>, bound: Duration) {
-    let (mut late, mut most, mut met) = (Vec::new(), Duration::ZERO, BTreeSet::new());
+fn judge(workers: u64, plans: &[Plan], seeds: Range<u64>, bound: Duration) -> Met {
+    let (mut late, mut most, mut met) = (Vec::new(), Duration::ZERO, Met::default());
     for (last_beat, seed) in LAST_BEATS.into_iter().flat_map(|b| seeds.clone().map(move |s| (b, s)))
     {
         for plan in plans {
             for shape in [Shape::Plain, Shape::Keyed, Shape::Twice] {
                 let case = Case { shape, last_beat, workers, plan: plan.clone(), seed };
-                let (took, calls) = run(&case);
+                let (took, calls, deaths) = in_paused_time(recover(&case));
+                met.deaths += deaths;
                 most = most.max(took);
-                met.extend(plan.0.keys().filter_map(|call| calls.get(*call).copied()));
+                met.calls.extend(plan.0.keys().filter_map(|call| calls.get(*call).copied()));
                 if took > bound {
                     late.push(format!("{took:?}: {case:?}: {calls:?}"));
                 }
@@ -95,6 +123,7 @@ fn judge(workers: u64, plans: &[Plan], seeds: Range<u64>, bound: Duration) {
     println!("{workers} workers: at most {most:?}, with mishaps in {met:?}");
     late.truncate(5);
     assert!(late.is_empty(), "over {bound:?}, at most {most:?}, such as\n{}", late.join("\n"));
+    met
 }
 
 /// One mishap, in any call.
@@ -111,22 +140,22 @@ fn a_killed_worker_costs_a_lease_and_a_sweep() {
 /// No call fails here: the machine is only slow.
 #[test]
 fn an_answer_that_is_late_costs_only_its_time() {
-    judge(1, &once(Mishap::Late), SEEDS, BOUND);
-    judge(2, &once(Mishap::Late), SEEDS, BOUND);
+    judge(1, &once(Mishap::Late), SEEDS, BOUND).assert_calls(&ON_THE_WAY);
+    judge(2, &once(Mishap::Late), SEEDS, BOUND).assert_calls(&ON_THE_WAY);
 }
 
 #[test]
 fn a_call_that_fails_costs_no_second_lease() {
     for mishap in [Mishap::Refused, Mishap::Cut] {
-        judge(1, &once(mishap), SEEDS, BOUND);
-        judge(2, &once(mishap), SEEDS, BOUND);
+        judge(1, &once(mishap), SEEDS, BOUND).assert_calls(&ON_THE_WAY);
+        judge(2, &once(mishap), SEEDS, BOUND).assert_calls(&ON_THE_WAY);
     }
 }
 
 #[test]
 fn an_answer_that_never_comes_costs_its_time_out() {
-    judge(1, &once(Mishap::Lost), SEEDS, BOUND + TIMEOUT);
-    judge(2, &once(Mishap::Lost), SEEDS, BOUND + TIMEOUT);
+    judge(1, &once(Mishap::Lost), SEEDS, BOUND + TIMEOUT).assert_calls(&ON_THE_WAY);
+    judge(2, &once(Mishap::Lost), SEEDS, BOUND + TIMEOUT).assert_calls(&ON_THE_WAY);
 }
 
 #[test]
@@ -139,12 +168,57 @@ fn two_mishaps_cost_no_second_lease_either() {
             }
         }
     }
-    judge(1, &plans, 0..2, BOUND + 2 * TIMEOUT);
-    judge(2, &plans, 0..2, BOUND + 2 * TIMEOUT);
+    judge(1, &plans, 0..2, BOUND + 2 * TIMEOUT).assert_calls(&ALL);
+    judge(2, &plans, 0..2, BOUND + 2 * TIMEOUT).assert_calls(&ALL);
 }
 
 /// The time counts from the last kill of a worker that had the entry.
 #[test]
 fn a_second_kill_in_any_call_of_the_takeover_costs_one_lease_more() {
-    judge(2, &once(Mishap::Kill), SEEDS, BOUND);
+    let met = judge(2, &once(Mishap::Kill), SEEDS, BOUND);
+    met.assert_calls(&ON_THE_WAY);
+    assert!(met.deaths > 0, "nobody was killed");
+}
+
+/// What a hand-over has added again may be there, although no answer came: once more would add two.
+#[test]
+fn what_may_have_been_added_again_is_not_added_twice() {
+    for shape in [Shape::Plain, Shape::Keyed] {
+        let plan = Plan::from([(1, Mishap::Refused), (2, Mishap::Gone)]);
+        let calls = in_paused_time(async {
+            let (world, mut runs) = World::new();
+            let holder = world.holder(shape).await;
+            let live = world.worker(2, plan, 0);
+            holder.beats_and_dies(&world, LAST_BEATS[0]).await;
+            timeout(LIMIT, runs.recv()).await.expect("it runs");
+            // Long enough for all that could come after the lost answer.
+            world.until(20_000).await;
+            live.calls.log.lock().unwrap().clone()
+        });
+        assert_eq!(calls[..3], ["reclaim", "acquire", "hand_over"], "{calls:?}");
+        let times = calls.iter().filter(|call| **call == "hand_over").count();
+        assert_eq!(times, 1, "{calls:?}");
+    }
+}
+
+/// A lock that is always about to end and never does is not a dead worker's: the task waits in
+/// Postgres, ever longer, and does not come round through the pending list.
+#[test]
+fn a_foreign_lock_that_is_short_and_renewed_puts_off_a_task_but_once() {
+    let calls = in_paused_time(async {
+        let (world, mut runs) = World::new();
+        let task = world.orphan(Shape::Keyed).await;
+        let live = world.worker(2, Plan::default(), 0);
+        tokio::select! {
+            () = world.hold_lock(&task, Duration::from_secs(1)) => {}
+            _ = runs.recv() => panic!("it ran beside the holder"),
+            () = world.until(60_000) => {}
+        }
+        // The holder is gone.
+        timeout(LIMIT, runs.recv()).await.expect("it runs at last");
+        live.calls.log.lock().unwrap().clone()
+    });
+    let count = |name| calls.iter().filter(|call| **call == name).count();
+    assert_eq!(count("postpone"), 1, "{calls:?}");
+    assert!((10..60).contains(&count("acquire")), "{} times", count("acquire"));
 }

@@ -41,6 +41,8 @@ pub(crate) enum Mishap {
     Lost,
     /// It is applied at once, and its answer comes at the last moment.
     Late,
+    /// The stream has lost the entry before. It is applied, and its answer does not come in time.
+    Gone,
     /// Nothing comes back until a while after the worker is killed: it is applied.
     Kill,
 }
@@ -93,6 +95,12 @@ impl Calls {
         self.plan.0.get(&number).copied()
     }
 
+    /// Whether this befalls the call that is being made.
+    fn meets(&self, mishap: Mishap) -> bool {
+        let made = *self.made.lock().unwrap();
+        made.and_then(|made| self.plan.0.get(&made)) == Some(&mishap)
+    }
+
     async fn make<T>(&self, name: &'static str, apply: impl Future<Output = T>) -> Answer<T> {
         sleep(WAY).await;
         let fate = self.fate(name);
@@ -104,7 +112,7 @@ impl Calls {
             None | Some(Mishap::Refused) => sleep(WAY).await,
             Some(Mishap::Late) => sleep(LATE).await,
             Some(Mishap::Cut) => return Answer::Failed { applied: Some(answer), timed_out: false },
-            Some(Mishap::Lost) => {
+            Some(Mishap::Lost | Mishap::Gone) => {
                 sleep(TIMEOUT).await;
                 return Answer::Failed { applied: Some(answer), timed_out: true };
             }
@@ -188,7 +196,23 @@ impl Queue for FaultyQueue {
         entry: EntryId,
         raw: &RawEntry,
     ) -> Result<(), QueueError> {
-        redis(self.calls.make("hand_over", self.inner.hand_over(queue, entry, raw)).await)
+        let mut is_gone = false;
+        let given = async {
+            if self.calls.meets(Mishap::Gone) {
+                self.calls.streams.lose(queue, entry);
+            }
+            is_gone = !self.inner.contains(queue, entry).await?;
+            self.inner.hand_over(queue, entry, raw).await
+        };
+        match self.calls.make("hand_over", given).await {
+            // As the queue is bound to say when an entry may have been added.
+            Answer::Failed { applied: Some(_), .. } if is_gone => Err(RedisError::Unsure {
+                address: "redis".into(),
+                command: "…",
+                message: "no answer".into(),
+            }),
+            answer => redis(answer),
+        }
     }
 
     async fn postpone(

@@ -30,7 +30,7 @@ use queue_worker::worker::watched::Watched;
 use queue_worker::worker::{Context, Limits, Served, Stores};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::stores::{Calls, FaultyLeases, FaultyLedger, FaultyQueue, Plan};
@@ -149,6 +149,26 @@ impl World {
             panic!("not granted")
         };
         Holder { queue, leases, ledger, held: grant.held, lock, entry: delivery.entry }
+    }
+
+    /// A task that was delivered to a worker which died before it did anything.
+    pub(crate) async fn orphan(&self, shape: Shape) -> Arc<Task> {
+        let (queue, ..) = self.stores(WorkerId(Uuid::from_u128(1)));
+        self.streams.add(&self.queue, entry_of_a_task(shape));
+        let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
+        Arc::new(codec::decode(&delivery, 1_000).unwrap())
+    }
+
+    /// Holds the task's lock with a short time to live, as a foreign program may; never ends.
+    pub(crate) async fn hold_lock(&self, task: &Task, ttl: Duration) {
+        let leases = MemoryLeases::new(self.locks.clone(), ttl);
+        let Acquired::Granted(lock) = leases.acquire(&task.lock_name()).await.unwrap() else {
+            panic!("the lock is taken")
+        };
+        loop {
+            sleep(ttl * 3 / 10).await;
+            leases.renew(std::slice::from_ref(&lock)).await.unwrap();
+        }
     }
 
     /// Starts a worker.

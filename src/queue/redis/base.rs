@@ -62,14 +62,19 @@ impl Base {
 
     /// How much longer than another a command may take that answers with so many entries.
     pub(super) fn patience(&self, entries: usize) -> Duration {
-        let bytes = u64::try_from(entries.saturating_mul(self.max_payload)).unwrap_or(u64::MAX);
-        Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
+        patience(entries.saturating_mul(self.max_payload))
     }
 
     /// How many entries to ask for, so that payloads of the largest size stay within `bytes`.
     pub(super) fn chunk(&self, entries: usize, bytes: usize) -> usize {
         (bytes / self.max_payload.max(1)).clamp(1, entries.max(1))
     }
+}
+
+/// How much longer than another a command may take that carries so many bytes.
+pub(super) fn patience(bytes: usize) -> Duration {
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    Duration::from_millis(bytes / u64::from(SLOWEST / 1000))
 }
 
 /// Whether the stream or its group is missing. Redis 7.0 answers `UNBLOCKED` to a reader whose
@@ -82,6 +87,7 @@ pub(super) fn is_missing_group(error: &QueueError) -> bool {
         RedisError::Unavailable { .. }
         | RedisError::Replica { .. }
         | RedisError::Timeout { .. }
+        | RedisError::Unsure { .. }
         | RedisError::Misconfigured { .. } => false,
     }
 }

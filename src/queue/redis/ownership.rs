@@ -9,10 +9,10 @@ use std::time::Duration;
 use redis::Cmd;
 
 use super::super::QueueError;
-use super::base::{Base, by_queue, millis, push_id};
+use super::base::{Base, by_queue, millis, patience, push_id};
 use super::parse;
 use crate::coalesce::Pending;
-use crate::connection::LuaScript;
+use crate::connection::{LuaScript, RedisError};
 use crate::domain::{EntryId, QueueName, RawEntry};
 
 /// Entries of one touch script: well below the limit of Lua's `unpack`.
@@ -76,7 +76,8 @@ pub(super) async fn give_back(base: Base, group: Vec<GivingBack>) {
     }
 }
 
-/// Adds the fields of a lost entry again, unless somebody else holds it or it is there after all.
+/// Adds the fields of a lost entry again, unless somebody else holds it or it is there after all. Done
+/// twice it adds two: where its answer stays away once it was sent, the error is one not to be repeated.
 pub(super) async fn restore(
     base: &Base,
     queue: &QueueName,
@@ -90,7 +91,15 @@ pub(super) async fn restore(
             cmd.arg(&name[..]).arg(&value[..]);
         }
     };
-    base.link.script(&RESTORE, fill).await.map(drop)
+    let deadline = base.link.deadline() + patience(raw.bytes());
+    let connection = base.link.connection(base.link.deadline()).await?;
+    match connection.script(&RESTORE, deadline, fill).await {
+        Err(error @ (RedisError::Timeout { .. } | RedisError::Unavailable { .. })) => {
+            let address = base.link.address().to_owned();
+            Err(RedisError::Unsure { address, command: RESTORE.name(), message: error.to_string() })
+        }
+        answer => answer.map(drop),
+    }
 }
 
 /// Resets the idle time of the entries that are ours; answers for each whether it is.

@@ -47,6 +47,7 @@ impl StoreError for RedisError {
             Self::Unavailable { .. }
             | Self::Replica { .. }
             | Self::Timeout { .. }
+            | Self::Unsure { .. }
             | Self::Misconfigured { .. } => None,
         }
     }

@@ -195,6 +195,12 @@ impl Store {
         self.state.wait_for(|state| *state == State::Up).await;
     }
 
+    /// Waits for the end of an outage, the present one or the next; mere doubts are none.
+    pub async fn until_back(&self) {
+        self.state.wait_for(|state| matches!(state, State::Down { .. })).await;
+        self.until_up().await;
+    }
+
     /// Probes whenever the store is not up; never ends.
     pub(super) async fn watch<F, Fut, E>(&self, probe: F)
     where
