@@ -1,7 +1,7 @@
 //! Git children that die of memory. What their limit explains is a result with a name; what it does
 //! not explain is tried again, and in the end a dead letter with its evidence.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use queue_worker::handler::git::{ObjectId, Payload};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::Instant;
 
 use crate::bombs::{children, tree_bomb};
 use crate::common::{Letter, Scene, Worker};
@@ -24,6 +25,9 @@ const ATTEMPTS: i32 = 3;
 const STEPS: usize = 3;
 /// Nothing but a bomb makes a child that large.
 const FAT: u64 = 48 * 1024 * 1024;
+
+/// A child that is that large for so long was seen so by the worker.
+const SEEN: Duration = Duration::from_millis(200);
 
 /// A scene whose tasks are tried so often, with more keys for the handler.
 async fn scene_with(keys: &str) -> Scene {
@@ -97,10 +101,15 @@ async fn a_child_that_is_killed_at_each_attempt_ends_in_the_dead_letters() {
     let parent = worker.child.id().unwrap();
     let mirrors = scene.path().join("mirrors");
     let mut killed = HashSet::new();
+    let mut fat_since = HashMap::new();
     let out_of_memory = async {
         loop {
             for (pid, command, peak) in children(parent, &mirrors) {
-                if command.contains("diff-tree") && peak >= FAT && killed.insert(pid) {
+                let is_fat = command.contains("diff-tree") && peak >= FAT;
+                // The worker is to have seen it, too.
+                let is_seen =
+                    is_fat && fat_since.entry(pid).or_insert_with(Instant::now).elapsed() >= SEEN;
+                if is_seen && killed.insert(pid) {
                     // It may have ended meanwhile, and then the count says so.
                     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
                 }

@@ -181,6 +181,7 @@ async fn workers_killed_under_load_lose_nothing() {
     load.lull(&scene, 1).await;
     let mut known: HashSet<String> = done_by(&scene).await.map(|(worker, _)| worker).collect();
     for kill in 0..KILLS {
+        load.lull(&scene, 20).await;
         let mut victim = scene.worker_with("victim", &SHORT_LEASE).await;
         wait_for("the victim to work", async || {
             // Longer each time.
