@@ -1,8 +1,9 @@
 //! One batch: headers, what each commit changed, and the sizes of what it changed.
 //!
 //! Counting has a child of its own, and the rest shares another: headers are read ahead of counting,
-//! and sizes are looked up behind it. A request that a child did not answer goes to the next child;
-//! only the one that it was working on goes down the ladder.
+//! and sizes are looked up behind it. What a child did not answer goes to the next one: the group that
+//! it was working on one by one, so that it is known which commit was the cause, and only that one goes
+//! down the ladder.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -24,14 +25,16 @@ use crate::handler::git::oid::ObjectId;
 use crate::handler::git::outcome::{Outcome, Refusal};
 use crate::handler::git::parse::commit::{CommitObject, commit};
 
-/// Commits whose headers are read at once.
+/// Commits whose headers are read at once, at most.
 const HEADERS: usize = 64;
 /// Commits whose headers are known and that wait to be counted.
 const AHEAD: usize = HEADERS * 2;
 /// Bytes of a commit object that are read; the rest of its message is cut.
 const MAX_COMMIT: usize = 8 * 1024 * 1024;
-/// Requests under way in one child: together they fit into a pipe.
-const WINDOW: usize = 32;
+/// Commits that are asked about as a group.
+const GROUP: usize = 16;
+/// Groups under way in one child: together they fit into a pipe.
+const GROUPS: usize = 2;
 /// Commits that are counted and wait for their sizes.
 const WAITING: usize = 64;
 /// Bytes that are read of what may be an LFS pointer.
@@ -86,13 +89,17 @@ impl Batch<'_> {
         to_count: mpsc::Sender<Pending>,
         mut ready: mpsc::Receiver<Ready>,
     ) -> Result<(), Gone> {
-        let mut groups = commits.chunks(HEADERS);
+        let mut unread = commits;
+        // Counting begins with a few of them.
+        let mut size = GROUP;
         let mut to_count = Some(to_count);
         let mut counted = Vec::with_capacity(WAITING);
         loop {
             if let Some(sender) = to_count.take_if(|sender| sender.capacity() >= HEADERS)
-                && let Some(group) = groups.next()
+                && !unread.is_empty()
             {
+                let (group, rest) = unread.split_at(size.min(unread.len()));
+                (unread, size) = (rest, HEADERS.min(size * 2));
                 let read = self.headers(group).await?;
                 for pending in self.with_parents(read).await? {
                     // There is room, and who counts does not go before us.
@@ -238,55 +245,71 @@ async fn count(
     mirror: &Mirror,
     ready: mpsc::Sender<Ready>,
 ) {
-    // Those that go to the next child, in front of all others.
-    let mut again: VecDeque<Pending> = VecDeque::new();
-    let mut asked: VecDeque<Pending> = VecDeque::with_capacity(WINDOW);
+    // Those that the next child is asked about, in front of all others.
+    let mut next: VecDeque<Vec<Pending>> = VecDeque::new();
+    let mut asked: VecDeque<Vec<Pending>> = VecDeque::with_capacity(GROUPS);
     let mut started = Instant::now();
     loop {
-        if asked.is_empty() && again.is_empty() {
-            let Some(next) = pending.recv().await else { return };
-            again.push_back(next);
+        if asked.is_empty() && next.is_empty() {
+            let mut group = Vec::with_capacity(GROUP);
+            if pending.recv_many(&mut group, GROUP).await == 0 {
+                return;
+            }
+            next.push_back(group);
             started = Instant::now();
         }
-        let mut next = || again.pop_front().or_else(|| pending.try_recv().ok());
         let result = match take_differ(child, spawner, mirror) {
             Ok(mut differ) => {
-                if asked.len() <= WINDOW / 2 {
-                    let known = asked.len();
-                    asked.extend(std::iter::from_fn(next).take(WINDOW - known));
-                    let requests = asked.iter().skip(known).map(|it| &it.request);
+                while asked.len() < GROUPS
+                    && let Some(group) = next.pop_front().or_else(|| waiting(&mut pending))
+                {
                     // A child that took no request has ended, and says so now.
-                    let _ = differ.ask(requests).await;
+                    let _ = differ.ask(requests(&group)).await;
+                    asked.push_back(group);
                 }
-                match asked.front() {
-                    Some(oldest) => answer(differ, &oldest.request, spawner).await,
-                    None => return,
-                }
+                let Some(oldest) = asked.front() else { return };
+                answer(differ, requests(oldest), spawner).await
             }
             Err(trouble) => {
-                asked.extend(next());
+                asked.extend(next.pop_front());
                 Err(trouble)
             }
         };
-        let Some(oldest) = asked.pop_front() else { return };
+        let Some(mut oldest) = asked.pop_front() else { return };
         let counted = match result {
             Ok((differ, changes)) => {
                 *child = Some(differ);
-                Ok((changes, Depth::Full))
+                changes.into_iter().map(|changes| Ok((changes, Depth::Full))).collect()
             }
             Err(trouble) => {
-                while let Some(unanswered) = asked.pop_back() {
-                    again.push_front(unanswered);
+                // These are as good as before, and the child is gone that had them.
+                asked.drain(..).rev().for_each(|group| next.push_front(group));
+                if oldest.len() > 1 {
+                    // Any of them may be the cause.
+                    oldest.into_iter().rev().for_each(|one| next.push_front(vec![one]));
+                    continue;
                 }
-                descend(trouble, &oldest.request, spawner, mirror).await
+                vec![descend(trouble, &oldest[0].request, spawner, mirror).await]
             }
         };
-        let took = started.elapsed();
+        let took = started.elapsed() / u32::try_from(oldest.len()).unwrap_or(u32::MAX);
         started = Instant::now();
-        if ready.send(Ready { pending: oldest, counted, took }).await.is_err() {
-            return;
+        for (pending, counted) in oldest.drain(..).zip(counted) {
+            if ready.send(Ready { pending, counted, took }).await.is_err() {
+                return;
+            }
         }
     }
+}
+
+fn requests(group: &[Pending]) -> impl Iterator<Item = &Request> {
+    group.iter().map(|pending| &pending.request)
+}
+
+/// A group of those that wait, if there are any.
+fn waiting(pending: &mut mpsc::Receiver<Pending>) -> Option<Vec<Pending>> {
+    let group: Vec<Pending> = std::iter::from_fn(|| pending.try_recv().ok()).take(GROUP).collect();
+    (!group.is_empty()).then_some(group)
 }
 
 fn take_differ(

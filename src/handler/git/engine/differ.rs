@@ -1,9 +1,10 @@
 //! `git diff-tree --stdin`: what each commit changed.
 //!
 //! A request is a line with the commit and the parent to compare it with: git then believes no graft
-//! and no shallow boundary, and a merge is compared with one parent. The line after it is no object
-//! id, so git repeats it and flushes: that marks the end of an answer. It holds a number that nobody
-//! can guess, or a path could pretend to be it.
+//! and no shallow boundary, and a merge is compared with one parent. Requests go out in groups, since
+//! each answer that is waited for costs both sides a switch of processes. The line after a group is no
+//! object id, so git repeats it and flushes: that marks the end of the answers. It holds a number that
+//! nobody can guess, or a path could pretend to be it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -81,25 +82,26 @@ impl Differ {
         Self { child, marker, searched: 0 }
     }
 
-    /// Asks; any number of requests that together fit into a pipe may be under way.
-    pub(super) async fn ask(&mut self, requests: impl Iterator<Item = &Request>) -> io::Result<()> {
+    /// Asks about a group; any number of groups that together fit into a pipe may be under way.
+    pub(super) async fn ask(&mut self, group: impl Iterator<Item = &Request>) -> io::Result<()> {
         let mut lines = String::new();
-        for Request { commit, parent } in requests {
+        for Request { commit, parent } in group {
             // Writing to a String cannot fail.
             let _ = match parent {
-                Some(parent) => write!(lines, "{commit} {parent}\n{}", self.marker),
-                None => write!(lines, "{commit}\n{}", self.marker),
+                Some(parent) => writeln!(lines, "{commit} {parent}"),
+                None => writeln!(lines, "{commit}"),
             };
         }
+        lines.push_str(&self.marker);
         self.child.write(lines.as_bytes()).await
     }
 
-    /// Asks about a commit and the parents that stand after it in the line.
+    /// Asks about a commit and the parents that stand after it in the line, as a group of its own.
     pub(super) async fn ask_line(&mut self, line: &str) -> io::Result<()> {
         self.child.write(format!("{line}\n{}", self.marker).as_bytes()).await
     }
 
-    /// The answer to the oldest request, at most `most` bytes long, given before `until`.
+    /// The answer to the oldest group, at most `most` bytes long, given before `until`.
     pub(super) async fn answer(&mut self, most: u64, until: Instant) -> Result<Vec<u8>, NoAnswer> {
         let marker = memchr::memmem::Finder::new(self.marker.as_bytes());
         let most = usize::try_from(most).unwrap_or(usize::MAX);

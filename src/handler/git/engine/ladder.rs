@@ -50,12 +50,13 @@ impl From<Death> for Trouble {
 /// What a commit changed, or how else it ended.
 pub(super) type Counted = Result<(Vec<RawChange>, Depth), Outcome>;
 
-/// The answer of a child to its oldest request; in trouble the child is gone.
+/// The answer of a child to its oldest group, given in the time and the size that a single commit
+/// has; in trouble the child is gone.
 pub(super) async fn answer(
     mut differ: Differ,
-    request: &Request,
+    group: impl Iterator<Item = &Request>,
     spawner: &Spawner,
-) -> Result<(Differ, Vec<RawChange>), Trouble> {
+) -> Result<(Differ, Vec<Vec<RawChange>>), Trouble> {
     let limits = &spawner.limits;
     let started = Instant::now();
     let soon = started + limits.commit_time / WATCHED_FROM;
@@ -85,16 +86,15 @@ pub(super) async fn answer(
         differ.child.kill().await;
         return Err(Trouble::Corrupt("git does not take the object for a commit".to_owned()));
     }
-    match changes(&output, &request.commit) {
-        Ok(found) if found.len() > most => {
-            Err(Trouble::TooLong(format!("{} changed paths, more than {most}", found.len())))
-        }
-        Ok(found) => Ok((differ, found)),
-        Err(error) => {
-            differ.child.kill().await;
-            Err(Trouble::Other(error.to_string()))
-        }
-    }
+    let trouble = match changes(&output, group.map(|request| &request.commit)) {
+        Ok(found) => match found.iter().map(Vec::len).find(|files| *files > most) {
+            None => return Ok((differ, found)),
+            Some(files) => Trouble::TooLong(format!("{files} changed paths, more than {most}")),
+        },
+        Err(error) => Trouble::Other(error.to_string()),
+    };
+    differ.child.kill().await;
+    Err(trouble)
 }
 
 /// A child that worked was given a monster; one that did not had no processor or disk.
@@ -157,9 +157,9 @@ async fn alone(
     if differ.ask(std::iter::once(request)).await.is_err() {
         return Err(differ.child.death().await.into());
     }
-    let (differ, found) = answer(differ, request, spawner).await?;
+    let (differ, mut found) = answer(differ, std::iter::once(request), spawner).await?;
     differ.child.close().await;
-    Ok(found)
+    found.pop().ok_or_else(|| Trouble::Other("git gave no answer".to_owned()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Reads what `git diff-tree --always -r --root -z --raw --numstat --no-abbrev` prints for one commit.
+//! Reads what `git diff-tree --always -r --root -z --raw --numstat --no-abbrev` prints.
 //!
-//! First come the raw records of all paths, then their counts of lines in the same order. A count is
-//! matched by that order and checked by its path, since a path may stand there twice.
+//! For each commit come its id, the raw records of all paths, then their counts of lines in the same
+//! order. A count is matched by that order and checked by its path, since a path may stand there twice.
 
 use thiserror::Error;
 
@@ -38,24 +38,30 @@ pub(in crate::handler::git) enum Lines {
 #[error("git printed a change that cannot be read, at byte {0}")]
 pub(in crate::handler::git) struct Unreadable(usize);
 
-/// Reads all changes of `commit`, whose id comes first, also if there are none.
-pub(in crate::handler::git) fn changes(
+/// Reads all changes of each of `commits`, which the output tells one after the other.
+pub(in crate::handler::git) fn changes<'a>(
     output: &[u8],
-    commit: &ObjectId,
-) -> Result<Vec<RawChange>, Unreadable> {
+    commits: impl IntoIterator<Item = &'a ObjectId>,
+) -> Result<Vec<Vec<RawChange>>, Unreadable> {
     let mut fields = Fields { output, at: 0 };
-    let header = fields.next()?;
-    if ObjectId::from_hex(header).as_ref() != Some(commit) {
-        return Err(Unreadable(0));
+    let all = commits.into_iter().map(|commit| changes_of(commit, &mut fields)).collect();
+    if fields.peek().is_some() { Err(Unreadable(fields.at)) } else { all }
+}
+
+/// Reads the changes of one, whose id comes first, also if there are none.
+fn changes_of(commit: &ObjectId, fields: &mut Fields<'_>) -> Result<Vec<RawChange>, Unreadable> {
+    let at = fields.at;
+    if ObjectId::from_hex(fields.next()?).as_ref() != Some(commit) {
+        return Err(Unreadable(at));
     }
     let mut changes = Vec::new();
     while fields.peek() == Some(b':') {
-        changes.push(raw(&mut fields, commit.format())?);
+        changes.push(raw(fields, commit.format())?);
     }
     let mut counted = changes.iter_mut();
-    while fields.peek().is_some() {
+    while fields.is_at_count() {
         let at = fields.at;
-        let count = count(&mut fields)?;
+        let count = count(fields)?;
         // A record without a count of its own is passed over.
         let change = counted.find(|change| count.is_of(change)).ok_or(Unreadable(at))?;
         change.lines = count.lines;
@@ -72,6 +78,12 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn peek(&self) -> Option<u8> {
         self.output.get(self.at).copied()
+    }
+
+    /// Whether a count comes next and not the next commit: numbers end with a tab, ids do not.
+    fn is_at_count(&self) -> bool {
+        let mut rest = self.output[self.at..].iter();
+        rest.find(|byte| !matches!(byte, b'0'..=b'9' | b'-')) == Some(&b'\t')
     }
 
     fn next(&mut self) -> Result<&'a [u8], Unreadable> {
@@ -177,13 +189,13 @@ mod tests {
         let output = std::iter::once(COMMIT.to_owned()).chain(records.iter().cloned());
         let output: Vec<u8> =
             output.flat_map(|record| record.into_bytes().into_iter().chain([0])).collect();
-        changes(&output, &commit)
+        Ok(changes(&output, [&commit])?.remove(0))
     }
 
     #[test]
     fn the_id_alone_is_no_change() {
         assert_eq!(read(&[]), Ok(vec![]));
-        assert!(changes(b"", &COMMIT.parse().unwrap()).is_err());
+        assert!(changes(b"", [&COMMIT.parse().unwrap()]).is_err());
     }
 
     #[test]
@@ -231,6 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn commits_stand_one_after_the_other() {
+        let ids: Vec<ObjectId> = [COMMIT, A, B].iter().map(|id| id.parse().unwrap()).collect();
+        // A name like an id, and an id of digits only after a count.
+        let output = format!(
+            "{COMMIT}\0:000000 100644 {Z} {A} A\0{A}\03\t0\t{A}\0{A}\0\
+             {B}\0:100644 100644 {A} {B} R100\0{A}\0{B}\0-\t-\t\0{A}\0{B}\0"
+        );
+        let found = changes(output.as_bytes(), &ids).unwrap();
+        let lines = |changes: &Vec<RawChange>| changes.iter().map(|it| it.lines).collect();
+        let lines: Vec<Vec<Lines>> = found.iter().map(lines).collect();
+        assert_eq!(lines, [vec![Lines::Counted(3, 0)], vec![], vec![Lines::Binary]]);
+        for wrong in [&ids[..2], &[ids[0], ids[2], ids[1]], &[&ids[..], &ids[..1]].concat()] {
+            assert!(changes(output.as_bytes(), wrong).is_err());
+        }
+    }
+
+    #[test]
     fn what_has_no_form_is_refused() {
         let record = format!(":100644 100644 {A} {B} M");
         for records in [
@@ -245,18 +274,18 @@ mod tests {
         ] {
             assert!(read(&records).is_err(), "{records:?}");
         }
-        assert!(changes(b"no end", &COMMIT.parse().unwrap()).is_err());
-        assert!(changes(format!("{A}\0").as_bytes(), &COMMIT.parse().unwrap()).is_err());
+        assert!(changes(b"no end", [&COMMIT.parse().unwrap()]).is_err());
+        assert!(changes(format!("{A}\0").as_bytes(), [&COMMIT.parse().unwrap()]).is_err());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_taken(rest in proptest::collection::vec(any::<u8>(), 0..200)) {
             let commit = COMMIT.parse().unwrap();
-            let _ = changes(&rest, &commit);
-            let _ = changes(&[COMMIT.as_bytes(), &[0], &rest].concat(), &commit);
+            let _ = changes(&rest, [&commit]);
+            let _ = changes(&[COMMIT.as_bytes(), &[0], &rest].concat(), [&commit, &commit]);
             let record = format!("{COMMIT}\0:100644 100644 {A} {B} R100\0");
-            let _ = changes(&[record.as_bytes(), &rest].concat(), &commit);
+            let _ = changes(&[record.as_bytes(), &rest].concat(), [&commit, &commit]);
         }
     }
 }
