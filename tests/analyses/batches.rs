@@ -10,7 +10,7 @@ use bytes::Bytes;
 use queue_worker::clock::Clock;
 use queue_worker::connection::RedisTarget;
 use queue_worker::domain::{
-    Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId, WorkerId,
+    EntryId, Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId, WorkerId,
 };
 use queue_worker::handler::git::results::{Finished, Results};
 use queue_worker::handler::git::{
@@ -29,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 use crate::common::{QUEUE, Scene, wait_for};
 use crate::ground::{history, results, scene};
 use crate::repository::{all_commits, line};
+
+/// An entry as it is in the stream.
+pub(crate) type Fields = Vec<(Bytes, Bytes)>;
 
 /// The engine, which notes what it was asked for and waits at a gate.
 struct Watched {
@@ -53,10 +56,10 @@ impl Engine for Watched {
 /// Everything around one handler.
 pub(crate) struct Ground {
     pub(crate) scene: Scene,
-    git_dir: PathBuf,
+    pub(crate) git_dir: PathBuf,
     engine: Arc<Watched>,
     leases: Arc<dyn LeaseStore>,
-    queue: Arc<dyn Queue>,
+    pub(crate) queue: Arc<dyn Queue>,
     pub(crate) results: Arc<Results>,
     handler: Arc<GitHandler>,
 }
@@ -116,7 +119,7 @@ impl Ground {
         Self { scene, git_dir, engine, leases, queue, results, handler }
     }
 
-    fn payload(&self, commits: &[ObjectId]) -> String {
+    pub(crate) fn payload(&self, commits: &[ObjectId]) -> String {
         Payload::of_commits("r", self.git_dir.to_str().unwrap(), commits)
     }
 
@@ -124,7 +127,20 @@ impl Ground {
         run(&self.handler, payload).await
     }
 
-    async fn statuses(&self) -> HashMap<String, i64> {
+    /// The fields of so many entries that were added to the stream, sorted.
+    pub(crate) async fn added(&self, entries: u64) -> Vec<Fields> {
+        let queue = QueueName::new(QUEUE).unwrap();
+        let demand = Demand { entries: 100, bytes: 1 << 20 };
+        let mut found = Vec::new();
+        while (found.len() as u64) < entries {
+            found.extend(self.queue.fetch(&queue, demand, LEASE).await.unwrap());
+        }
+        let mut fields: Vec<Fields> = found.into_iter().map(|entry| entry.raw.fields).collect();
+        fields.sort();
+        fields
+    }
+
+    pub(crate) async fn statuses(&self) -> HashMap<String, i64> {
         let rows: Vec<(String, i64)> = sqlx::query_as(
             "SELECT status, count(*) FROM queue_worker_git.analyses GROUP BY status",
         )
@@ -134,7 +150,7 @@ impl Ground {
         rows.into_iter().collect()
     }
 
-    fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.engine.asked.lock().unwrap().len()
     }
 }
@@ -227,16 +243,15 @@ async fn a_fan_out_adds_the_same_tasks_each_time() {
     let mut rounds = Vec::new();
     for _ in 0..2 {
         let said = ground.run(&all).await.unwrap();
-        let queue = QueueName::new(QUEUE).unwrap();
-        let demand = Demand { entries: 100, bytes: 1 << 20 };
-        let mut entries = Vec::new();
-        while entries.len() < usize::try_from(said["tasks"].as_u64().unwrap()).unwrap() {
-            entries.extend(ground.queue.fetch(&queue, demand, LEASE).await.unwrap());
-        }
-        let mut fields: Vec<_> = entries.into_iter().map(|entry| entry.raw.fields).collect();
-        fields.sort();
-        rounds.push((said, fields));
+        let tasks = said["tasks"].as_u64().unwrap();
+        rounds.push((said, ground.added(tasks).await));
     }
+    let newest = |at: usize| {
+        let newest: &serde_json::Value = &rounds[at].0["newest"];
+        newest.as_str().unwrap().parse::<EntryId>().unwrap()
+    };
+    assert!(newest(0) < newest(1));
+    rounds[1].0["newest"] = rounds[0].0["newest"].clone();
     assert_eq!(rounds[0], rounds[1]);
     let (said, fields) = &rounds[0];
     let commits = all_commits(&ground.git_dir);

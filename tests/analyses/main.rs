@@ -2,7 +2,8 @@
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
 //! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills`
-//! takes workers away in the middle, `memory` their git children; `commands` are what a person types.
+//! takes workers away in the middle, `memory` their git children; `again` is about what was refused or
+//! left over; `commands` are what a person types.
 
 #[path = "../git/bombs.rs"]
 mod bombs;
@@ -20,6 +21,7 @@ mod repository;
 #[allow(dead_code, reason = "some functions of several")]
 mod said;
 
+mod again;
 mod batches;
 mod commands;
 mod ground;

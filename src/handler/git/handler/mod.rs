@@ -7,6 +7,7 @@
 mod batch;
 mod fan_out;
 mod locks;
+mod made;
 mod payload;
 mod writer;
 
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
+pub use made::Made;
 pub use payload::{MAX_COMMITS, Payload, PayloadError, Wish};
 
 use super::engine::{Engine, GitEngine};

@@ -9,6 +9,7 @@ mod claims;
 mod columns;
 mod facts;
 pub mod mailmap;
+mod queued;
 mod reopen;
 mod reports;
 mod schema;
@@ -25,6 +26,7 @@ use crate::ledger::LedgerError;
 use crate::ledger::session::{Purpose, Sessions, Trouble, within};
 
 pub use claims::Progress;
+pub use reopen::Reopen;
 pub use reports::{Cell, Grid, Report, Scope};
 pub use schema::migrate;
 
