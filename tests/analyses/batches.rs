@@ -12,7 +12,7 @@ use queue_worker::connection::RedisTarget;
 use queue_worker::domain::{
     EntryId, Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId, WorkerId,
 };
-use queue_worker::handler::git::results::{Finished, Results};
+use queue_worker::handler::git::results::{Claim, Finished, Results};
 use queue_worker::handler::git::{
     Analysed, Engine, GitEngine, GitHandler, GitHandlerOptions, GitMirrors, GitOptions, GitParts,
     GitStores, Mirror, Mirrors, ObjectId, Outcome, Payload, Profile, Source, SourcePolicy,
@@ -76,9 +76,28 @@ impl Ground {
         Self::with_lock_nodes(commits, places, &[]).await
     }
 
+    /// Results that give Postgres so long for a call.
+    async fn with_call_time(commits: usize, time: Duration) -> Self {
+        let scene = scene(16).await;
+        let connect = scene.database.parse().unwrap();
+        let results = Results::with_timeout(&connect, None, 4, time);
+        Self::with_results(scene, commits, 1000, &[], results).await
+    }
+
     /// Locks on the nodes, if there are any, else in the scene's own Redis.
     async fn with_lock_nodes(commits: usize, places: usize, nodes: &[RedisServer]) -> Self {
         let scene = scene(16).await;
+        let results = results(&scene);
+        Self::with_results(scene, commits, places, nodes, results).await
+    }
+
+    async fn with_results(
+        scene: Scene,
+        commits: usize,
+        places: usize,
+        nodes: &[RedisServer],
+        results: Results,
+    ) -> Self {
         let git_dir = history(scene.path(), 21, commits);
         let mut options = GitOptions::new(scene.path().join("mirrors"));
         options.sources = any();
@@ -98,7 +117,7 @@ impl Ground {
         };
         let queue: Arc<dyn Queue> =
             Arc::new(RedisQueue::new(RedisQueueOptions::new(target, WorkerId::random())));
-        let results = Arc::new(results(&scene));
+        let results = Arc::new(results);
         let mirrors: Arc<dyn Mirrors> = Arc::new(GitMirrors::new(&options).await.unwrap());
         let parts = GitParts {
             engine: Arc::clone(&engine) as Arc<dyn Engine>,
@@ -357,14 +376,12 @@ async fn an_older_fence_writes_nothing() {
     let old = ground.results.claim(place, &commits, "old").await.unwrap();
     let new = ground.results.claim(place, &commits[..1], "new").await.unwrap();
     assert_eq!(new[0].fence, 2);
-    let finished = |claims: &[queue_worker::handler::git::results::Claim]| -> Vec<Finished> {
-        let finish = |claim: &queue_worker::handler::git::results::Claim| Finished {
-            claim: *claim,
-            outcome: outcomes[&claim.id].clone(),
-            took: Duration::from_millis(1),
-        };
-        claims.iter().map(finish).collect()
+    let finish = |claim: &Claim| Finished {
+        claim: *claim,
+        outcome: &outcomes[&claim.id],
+        took: Duration::from_millis(1),
     };
+    let finished = |claims: &[Claim]| claims.iter().map(finish).collect::<Vec<Finished<'_>>>();
     // One of the two is stale: the other is written, and nothing of the first.
     let written = ground.results.write(place, &finished(&old)).await.unwrap();
     assert_eq!(written.len(), 1);
@@ -378,6 +395,38 @@ async fn an_older_fence_writes_nothing() {
     assert!(ground.results.write(place, &finished(&new)).await.unwrap().is_empty());
     assert!(ground.results.claim(place, &commits, "late").await.unwrap().is_empty());
     assert_eq!(ground.scene.count("SELECT count(*) FROM queue_worker_git.commits").await, 2);
+}
+
+/// A commit whose rows Postgres does not take in time fails alone, with the evidence, and that counts.
+#[tokio::test]
+async fn a_commit_that_cannot_be_written_in_time_fails_alone() {
+    let ground = Ground::with_call_time(20, Duration::from_secs(2)).await;
+    let commits = all_commits(&ground.git_dir)[..5].to_vec();
+    let slow = commits[2];
+    for statement in [
+        format!(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                IF encode(NEW.oid, 'hex') = '{slow}' THEN PERFORM pg_sleep(60); END IF; \
+                RETURN NEW; END $$"
+        ),
+        "CREATE TRIGGER slow BEFORE INSERT ON queue_worker_git.commits \
+            FOR EACH ROW EXECUTE FUNCTION slow()"
+            .to_owned(),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&ground.scene.pool).await.unwrap();
+    }
+    let failure = ground.run(&ground.payload(&commits)).await.unwrap_err();
+    assert!(matches!(failure.class, FailureClass::Retry { .. }), "{failure:?}");
+    for part in ["1 of 5 commits", &slow.to_string(), "changed paths not written", "timeout"] {
+        assert!(failure.message.contains(part), "{part}: {}", failure.message);
+    }
+    let expected = [("succeeded".to_owned(), 4), ("released".to_owned(), 1)];
+    assert_eq!(ground.statuses().await, HashMap::from(expected));
+    let detail = "SELECT count(*) FROM queue_worker_git.analyses \
+                  WHERE status = 'released' AND error_detail LIKE '%changed paths not written%'";
+    assert_eq!(ground.scene.count(detail).await, 1);
+    sqlx::query("DROP FUNCTION slow CASCADE").execute(&ground.scene.pool).await.unwrap();
+    assert_eq!(ground.run(&ground.payload(&commits)).await.unwrap()["analysed"], 1);
 }
 
 async fn outcomes(

@@ -81,12 +81,11 @@ impl Follower<'_> {
                     failed.push(id.clone());
                     false
                 }
-                Some(Status::Running | Status::Released | Status::Delayed) => true,
                 None if has_passed => {
                     lost.push(id.clone());
                     false
                 }
-                None => true,
+                Some(Status::Running | Status::Released | Status::Delayed) | None => true,
             });
             bar.set_position(bar.length().unwrap_or(0).saturating_sub(open.len() as u64));
             if is_silent && (!known.is_empty() || started.elapsed() > QUIET) {

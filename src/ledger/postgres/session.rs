@@ -23,6 +23,10 @@ use crate::ledger::LedgerError;
 /// with it, and are not to keep that for ever. Shrunk any oftener, they would only have to grow again.
 const LONG: Duration = Duration::from_millis(20);
 
+/// The part of a deadline that the server has for a statement: it gives up before the client does, so
+/// that an answer comes where one can come.
+pub const STATEMENT_SHARE: f64 = 0.8;
+
 /// What a session is for: the planner's settings must not reach the users' statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -141,8 +145,8 @@ fn session_options(
     deadline: Duration,
     lock_timeout: Duration,
 ) -> PgConnectOptions {
-    // The server gives up before the client does, so that an answer comes where one can come.
-    let statement = deadline.mul_f64(0.8).max(Duration::from_millis(1)).as_millis().to_string();
+    let statement =
+        deadline.mul_f64(STATEMENT_SHARE).max(Duration::from_millis(1)).as_millis().to_string();
     let lock = lock_timeout.max(Duration::from_millis(1)).as_millis().to_string();
     // Within a transaction only a handler's own effect may let the server wait.
     let idle = match purpose {
