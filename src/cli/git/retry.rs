@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use futures_util::future::try_join_all;
 use serde_json::json;
 
-use super::super::stores;
+use super::super::{own_program, stores};
 use super::follow::{Follower, handler, queue};
 use crate::config::Config;
 use crate::domain::{EntryId, Kind, QueueName};
@@ -104,6 +104,14 @@ impl Retry {
             Follower { ledger: &ledger, stream: &stream, queue: &queue, is_quiet: self.json };
         let ids = tasks.iter().map(|(task, _)| task.id.to_string()).collect();
         let failed = follower.until_ended(ids, newest).await?;
+        if !failed.is_empty() {
+            let program = own_program()?;
+            follower.say(&format!(
+                "{} tasks failed: {} dead list",
+                failed.len(),
+                program.display()
+            ));
+        }
         self.say(commits.len(), Some(results.progress(place).await?.refused));
         Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -39,7 +39,7 @@ const FINISH: &str = "\
 
 impl Results {
     /// Writes how commits ended, all or none of them, except those whose fence has moved on. Answers
-    /// the keys of those that were written.
+    /// the keys of those that were written. It may take longer than a call the more they weigh.
     ///
     /// # Errors
     /// [`ResultsError::Refused`] if Postgres takes some value not; then nothing is written.
