@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const CALLS: usize = 12;
 /// Different jitter.
 const SEEDS: Range<u64> = 0..3;
-/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews the lease
-/// first; a claim comes after its entry and its lock.
+/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews
+/// the lease beside the others; a claim comes after its entry and its lock.
 const LAST_BEATS: [[u64; 3]; 5] =
     [[500, 500, 500], [500, 515, 490], [500, 700, 650], [100, 300, 600], [100, 150, 900]];
 
