@@ -1,13 +1,19 @@
 //! A server that is gone or silent: calls end, nothing leaks, and nobody's crash is counted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use queue_worker::domain::WorkerId;
 use queue_worker::ledger::{
-    Claimed, Ledger, LedgerError, PostgresLedger, PostgresOptions, Recorded, Verdict,
+    Claimed, Ledger, LedgerError, PostgresLedger, PostgresOptions, Recorded, Verdict, migrate,
 };
+use queue_worker::private_servers::{PostgresOptions as ServerOptions, PostgresServer};
 use rustix::process::{Pid, Signal, kill_process};
+use sqlx::postgres::PgConnectOptions;
+use tokio::task::JoinSet;
 
-use crate::server::{Server, eventually, granted, row, task};
+use crate::common::TcpProxy;
+use crate::server::{Server, eventually, granted, row, task, task_with};
 
 /// The processes that serve workers' sessions.
 async fn backends(server: &Server) -> Vec<Pid> {
@@ -90,4 +96,45 @@ async fn a_caller_that_went_away_leaves_no_transaction_behind() {
         (open == 0).then_some(())
     })
     .await;
+}
+
+/// A server behind a proxy; a session through it.
+async fn far_away() -> (PostgresServer, TcpProxy, PgConnectOptions) {
+    let server = PostgresServer::start(ServerOptions::volatile()).await.unwrap();
+    let near: PgConnectOptions = server.url().parse().unwrap();
+    migrate(&near).await.unwrap();
+    let proxy = TcpProxy::start(server.port()).await;
+    let far = near.host("127.0.0.1").port(proxy.port());
+    (server, proxy, far)
+}
+
+/// Together they take longer than a call may: asked for again and again in one piece, none of them
+/// would ever be claimed.
+#[tokio::test]
+async fn a_crowd_of_large_tasks_gets_over_a_slow_link() {
+    const TASKS: usize = 16;
+    let (_server, proxy, far) = far_away().await;
+    let ledger = Arc::new(PostgresLedger::new(PostgresOptions {
+        call_timeout: Duration::from_secs(1),
+        committers: 1,
+        ..PostgresOptions::new(far, WorkerId::random())
+    }));
+    granted(ledger.claim(&task("first")).await);
+    proxy.throttle(4_000_000);
+    let payload = vec![b'x'; 512 << 10];
+    let mut claims = JoinSet::new();
+    for n in 0..TASKS {
+        let (ledger, task) = (Arc::clone(&ledger), task_with(&n.to_string(), &payload, None));
+        claims.spawn(async move {
+            loop {
+                match ledger.claim_in_company(&task).await {
+                    Ok(Claimed::Granted(_)) => return,
+                    Ok(other) => assert!(matches!(other, Claimed::Running { .. }), "{other:?}"),
+                    Err(error) => assert!(error.is_transient(), "{error}"),
+                }
+            }
+        });
+    }
+    let all = tokio::time::timeout(Duration::from_secs(40), claims.join_all());
+    assert_eq!(all.await.expect("all are claimed in time").len(), TASKS);
 }

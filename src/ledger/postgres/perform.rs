@@ -63,8 +63,16 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Request, Answer>
             replies.push(reply);
         }
     }
+    let waiting: Vec<_> = requests.into_iter().zip(replies).collect();
+    for piece in inner.pieces.cut(waiting, |(request, _)| request.task.payload.len()) {
+        perform_and_answer(&inner, piece).await;
+    }
+}
+
+async fn perform_and_answer(inner: &Inner, waiting: Vec<(Request, Reply<Answer>)>) {
+    let (requests, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
     if requests.len() > 1 {
-        match perform_together(&inner, &requests).await {
+        match perform_together(inner, &requests).await {
             Ok(answers) => {
                 let answers = replies.into_iter().zip(answers);
                 return answers.for_each(|(reply, answer)| reply.answer(Ok(answer)));
@@ -73,7 +81,7 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Request, Answer>
         }
     }
     for (request, reply) in requests.into_iter().zip(replies) {
-        reply.answer(perform_singly(&inner, request).await);
+        reply.answer(perform_singly(inner, request).await);
     }
 }
 
