@@ -8,6 +8,7 @@
 //!
 //! What it never does: hold a transaction open between two calls.
 
+mod backend;
 mod claim;
 mod dead;
 mod delay;
