@@ -27,8 +27,8 @@ use super::claim::{self, MOVED_ON};
 use super::error::{self, Blame, QUERY_CANCELED};
 use super::record::{self, Outcome};
 use super::resource::{self, Keyed};
-use super::session::Trouble;
-use super::{Inner, millis, statements};
+use super::session::{Trouble, setting};
+use super::{Inner, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Failure, Held, Task};
 use crate::ledger::{
@@ -244,8 +244,8 @@ async fn transact(
     let patience = if claims { limit.min(inner.call_timeout / 2) } else { limit };
     let begin = format!(
         "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}",
-        millis(limit).clamp(1, i64::from(i32::MAX)),
-        millis(patience).clamp(1, i64::from(i32::MAX)),
+        setting(limit),
+        setting(patience),
     );
     let mut transaction = connection.begin_with(AssertSqlSafe(begin)).await?;
     match work(inner, &mut transaction, requests).await {

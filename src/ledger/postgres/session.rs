@@ -145,6 +145,11 @@ impl Sessions {
     }
 }
 
+/// A duration as a setting of a session: whole milliseconds in 32 bits, where 0 would mean no limit.
+pub(super) fn setting(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
 /// The settings travel with the start of the session: no round trip, and no way to forget them.
 fn session_options(
     connect: &PgConnectOptions,
@@ -153,14 +158,14 @@ fn session_options(
     lock_timeout: Duration,
 ) -> PgConnectOptions {
     // The server gives up before the client does, so that an answer comes where one can come.
-    let statement = deadline.mul_f64(0.8).max(Duration::from_millis(1)).as_millis().to_string();
-    let lock = lock_timeout.max(Duration::from_millis(1)).as_millis().to_string();
+    let statement = setting(deadline.mul_f64(0.8)).to_string();
+    let lock = setting(lock_timeout).to_string();
     // Within a transaction only a handler's own effect may let the server wait.
     let idle = match purpose {
-        Purpose::Ledger => deadline * 2,
-        Purpose::Effects => (deadline * 2).max(Duration::from_secs(60)),
+        Purpose::Ledger => deadline.saturating_mul(2),
+        Purpose::Effects => deadline.saturating_mul(2).max(Duration::from_secs(60)),
     };
-    let idle = idle.as_millis().to_string();
+    let idle = setting(idle).to_string();
     let options = connect
         .clone()
         .application_name("queue-worker")

@@ -304,7 +304,7 @@ mod tests {
             guards.push(stage.claim(&id, None, lock).await);
         }
         let end = async {
-            sleep(6 * LEASE).await;
+            sleep(3 * LEASE).await;
             assert_eq!(stage.beats.leases_lost(), 0);
             // Nor does an end wait for all of them.
             let guard = guards.pop().expect("many");
