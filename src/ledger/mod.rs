@@ -248,7 +248,8 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Applies an effect and records success in one transaction. With `held` absent the claim is
     /// part of it too, in company (only for a first delivery and an effect with
-    /// [`Effect::single_commit`]).
+    /// [`Effect::single_commit`]). A caller that goes away after a claim gives the transaction up;
+    /// what has become of it the row tells, under the fence.
     async fn perform(
         &self,
         task: &Arc<Task>,

@@ -93,6 +93,7 @@ impl Life {
                     ended.map_err(|error| StartError::Died(error.to_string()))?;
                     continue;
                 }
+                error = self.heartbeat.died() => return Err(error),
                 Some(answer) = self.questions.join_next() => {
                     if let Ok(unit) = answer {
                         self.limited(unit);

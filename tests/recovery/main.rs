@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const CALLS: usize = 12;
 /// Different jitter.
 const SEEDS: Range<u64> = 0..3;
-/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews the lease
-/// first; a claim comes after its entry and its lock.
+/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews
+/// the lease beside the others; a claim comes after its entry and its lock.
 const LAST_BEATS: [[u64; 3]; 5] =
     [[500, 500, 500], [500, 515, 490], [500, 700, 650], [100, 300, 600], [100, 150, 900]];
 
@@ -221,4 +221,30 @@ fn a_foreign_lock_that_is_short_and_renewed_puts_off_a_task_but_once() {
     let count = |name| calls.iter().filter(|call| **call == name).count();
     assert_eq!(count("postpone"), 1, "{calls:?}");
     assert!((10..60).contains(&count("acquire")), "{} times", count("acquire"));
+}
+
+/// A claim that was committed unheard is asked for again at once; but not by a worker that leaves: the
+/// lease is another's to wait for, and the entry to be given back while there is time.
+#[test]
+fn a_claim_is_not_asked_for_again_while_the_worker_leaves() {
+    let calls = |leaves: bool| {
+        in_paused_time(async move {
+            let (world, _runs) = World::new();
+            let holder = world.holder(Shape::Plain).await;
+            let live = world.worker(2, Plan::from([(2, Mishap::Lost)]), 0);
+            holder.beats_and_dies(&world, LAST_BEATS[0]).await;
+            while !live.calls.log.lock().unwrap().contains(&"claim") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if leaves {
+                live.stop.leaving.cancel();
+            }
+            tokio::time::sleep(2 * TIMEOUT).await;
+            let mut calls = live.calls.log.lock().unwrap().clone();
+            calls.retain(|call| *call != "reclaim");
+            calls
+        })
+    };
+    assert_eq!(calls(false)[..3], ["acquire", "claim", "claim"]);
+    assert_eq!(calls(true), ["acquire", "claim", "release", "hand_over"]);
 }

@@ -68,6 +68,7 @@ pub(crate) struct Holder {
 /// A live worker; it is killed when this is dropped.
 pub(crate) struct Live {
     pub(crate) calls: Arc<Calls>,
+    pub(crate) stop: Stop,
     _parts: JoinSet<()>,
 }
 
@@ -189,12 +190,12 @@ impl World {
         let mut parts = JoinSet::new();
         parts.spawn(Fetcher::new(context.clone(), served, slots).run());
         parts.spawn(Maintenance::new(context.clone(), vec![self.queue.clone()]).run());
-        let Context { health, beats, stores, .. } = context;
+        let Context { health, beats, stores, stop, .. } = context;
         parts.spawn(async move { health.watch(&stores).await });
         parts.spawn(async move {
             heartbeat::run(&beats, &beating, HEARTBEAT, std::future::pending()).await;
         });
-        Live { calls, _parts: parts }
+        Live { calls, stop, _parts: parts }
     }
 
     fn context(&self, stores: Stores, dice: Dice) -> Context {

@@ -15,6 +15,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::backend::Backend;
 use super::error::{self, Blame};
 use crate::connection::PasswordSource;
 use crate::ledger::LedgerError;
@@ -36,6 +37,7 @@ pub enum Purpose {
 pub struct Sessions {
     options: PgConnectOptions,
     password: Option<PasswordSource>,
+    purpose: Purpose,
     address: Arc<str>,
     permits: Arc<Semaphore>,
     idle: std::sync::Mutex<Vec<Idle>>,
@@ -45,6 +47,7 @@ pub struct Sessions {
 
 struct Idle {
     connection: PgConnection,
+    backend: Option<Backend>,
     generation: u64,
 }
 
@@ -61,6 +64,7 @@ impl Sessions {
     ) -> Self {
         Self {
             password,
+            purpose,
             options: session_options(connect, purpose, deadline, lock_timeout),
             address: error::address(connect).into(),
             permits: Arc::new(Semaphore::new(size.max(1))),
@@ -91,16 +95,23 @@ impl Sessions {
             .map_err(|_| self.unavailable("the pool is closed".to_owned()))?;
         let generation = self.generation.load(Ordering::Acquire);
         let idle = self.lock_idle().pop();
-        let connection = match idle {
-            Some(idle) if idle.generation == generation => idle.connection,
-            _ => self
-                .login()?
-                .connect()
-                .await
-                .map_err(|error| error::ledger_error(&self.address, "connect", &error))?,
+        let (connection, backend) = match idle {
+            Some(idle) if idle.generation == generation => (idle.connection, idle.backend),
+            _ => self.establish().await?,
         };
         let since = Instant::now();
-        Ok(Session { sessions: self, connection, generation, since, _permit: permit })
+        Ok(Session { sessions: self, connection, backend, generation, since, _permit: permit })
+    }
+
+    /// A new connection. Effects may keep it busy for long, so there its other end is known.
+    async fn establish(&self) -> Result<(PgConnection, Option<Backend>), LedgerError> {
+        let failed = |error| error::ledger_error(&self.address, "connect", &error);
+        let mut connection = self.login()?.connect().await.map_err(failed)?;
+        let backend = match self.purpose {
+            Purpose::Ledger => None,
+            Purpose::Effects => Some(Backend::of(&mut connection).await.map_err(failed)?),
+        };
+        Ok((connection, backend))
     }
 
     /// The options with the password of this moment.
@@ -134,6 +145,11 @@ impl Sessions {
     }
 }
 
+/// A duration as a setting of a session: whole milliseconds in 32 bits, where 0 would mean no limit.
+pub(super) fn setting(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
 /// The settings travel with the start of the session: no round trip, and no way to forget them.
 fn session_options(
     connect: &PgConnectOptions,
@@ -142,14 +158,14 @@ fn session_options(
     lock_timeout: Duration,
 ) -> PgConnectOptions {
     // The server gives up before the client does, so that an answer comes where one can come.
-    let statement = deadline.mul_f64(0.8).max(Duration::from_millis(1)).as_millis().to_string();
-    let lock = lock_timeout.max(Duration::from_millis(1)).as_millis().to_string();
+    let statement = setting(deadline.mul_f64(0.8)).to_string();
+    let lock = setting(lock_timeout).to_string();
     // Within a transaction only a handler's own effect may let the server wait.
     let idle = match purpose {
-        Purpose::Ledger => deadline * 2,
-        Purpose::Effects => (deadline * 2).max(Duration::from_secs(60)),
+        Purpose::Ledger => deadline.saturating_mul(2),
+        Purpose::Effects => deadline.saturating_mul(2).max(Duration::from_secs(60)),
     };
-    let idle = idle.as_millis().to_string();
+    let idle = setting(idle).to_string();
     let options = connect
         .clone()
         .application_name("queue-worker")
@@ -196,6 +212,7 @@ impl From<sqlx::Error> for Trouble {
 pub struct Session<'a> {
     sessions: &'a Sessions,
     connection: PgConnection,
+    backend: Option<Backend>,
     generation: u64,
     since: Instant,
     _permit: OwnedSemaphorePermit,
@@ -205,6 +222,11 @@ impl Session<'_> {
     /// The connection.
     pub fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+
+    /// The server's process for it, where effects run.
+    pub(super) fn backend(&self) -> Option<Backend> {
+        self.backend
     }
 
     /// Gives the session back, and turns the trouble into an error.
@@ -252,12 +274,12 @@ impl Session<'_> {
     }
 
     fn give_back(self) {
-        let Self { sessions, mut connection, generation, since, _permit } = self;
+        let Self { sessions, mut connection, backend, generation, since, _permit } = self;
         if since.elapsed() >= LONG {
             connection.shrink_buffers();
         }
         if generation == sessions.generation.load(Ordering::Acquire) {
-            sessions.lock_idle().push(Idle { connection, generation });
+            sessions.lock_idle().push(Idle { connection, backend, generation });
         }
     }
 }
