@@ -297,6 +297,8 @@ impl Executor {
                 Exit::Acknowledge
             }
             Ok(Delayed::Conflict) => self.refuse(delivery, task).await,
+            // By another entry: what keeps its resource busy may be the very task.
+            Ok(Delayed::Running { remaining }) => Exit::Postpone(remaining),
             Ok(Delayed::Stale) => Exit::Postpone(LOOK_AGAIN),
             Err(error) => self.ledger_failed(&error),
         }

@@ -138,7 +138,7 @@ impl World {
     pub(crate) async fn holder(&self, shape: Shape) -> Holder {
         let (queue, leases, ledger) = self.stores(WorkerId(Uuid::from_u128(1)));
         for _ in 0..if shape == Shape::Twice { 2 } else { 1 } {
-            self.streams.add(&self.queue, entry_of_a_task(shape));
+            self.enqueue(shape);
         }
         let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
         let task: Arc<Task> = Arc::new(codec::decode(&delivery, 1_000).unwrap());
@@ -151,10 +151,15 @@ impl World {
         Holder { queue, leases, ledger, held: grant.held, lock, entry: delivery.entry }
     }
 
+    /// Enqueues the task once more.
+    pub(crate) fn enqueue(&self, shape: Shape) {
+        self.streams.add(&self.queue, entry_of_a_task(shape));
+    }
+
     /// A task that was delivered to a worker which died before it did anything.
     pub(crate) async fn orphan(&self, shape: Shape) -> Arc<Task> {
         let (queue, ..) = self.stores(WorkerId(Uuid::from_u128(1)));
-        self.streams.add(&self.queue, entry_of_a_task(shape));
+        self.enqueue(shape);
         let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
         Arc::new(codec::decode(&delivery, 1_000).unwrap())
     }
@@ -230,6 +235,17 @@ impl World {
 }
 
 impl Holder {
+    /// Its heartbeats, until so many milliseconds after the start.
+    pub(crate) async fn beats_until(&self, world: &World, ms: u64) {
+        let mut beats = tokio::time::interval_at(Instant::now(), HEARTBEAT);
+        let until = world.start + Duration::from_millis(ms);
+        while beats.tick().await < until {
+            self.queue.touch(&[(world.queue.clone(), self.entry)]).await.unwrap();
+            self.leases.renew(std::slice::from_ref(&self.lock)).await.unwrap();
+            self.ledger.renew(std::slice::from_ref(&self.held)).await.unwrap();
+        }
+    }
+
     /// Its last heartbeat: entry, lock and lease are renewed so many milliseconds after the start;
     /// it is killed with the last of the three.
     pub(crate) async fn beats_and_dies(&self, world: &World, [entry, lock, lease]: [u64; 3]) {
