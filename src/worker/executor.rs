@@ -295,8 +295,10 @@ impl Executor {
     /// the time, so an entry comes round for this but once.
     fn is_left_behind(&self, delivery: &Delivery, task: &Task, remaining: Duration) -> bool {
         let (lease, now) = (self.context.limits.lease, self.context.clock.now());
+        // What has waited comes with the next sweep, which may be a while off.
+        let coming_back = (lease / 2).max(2 * self.context.limits.sweep);
         remaining < lease / 3
-            && self.left_behind.may_wait(&task.id, delivery.entry, now, remaining + lease / 2)
+            && self.left_behind.may_wait(&task.id, delivery.entry, now, remaining + coming_back)
     }
 
     /// A Redis that is full takes no lock but still gives work out. The ledger decides without it

@@ -18,6 +18,8 @@ pub mod counts;
 pub mod dice;
 pub mod executor;
 pub mod fetcher;
+#[cfg(test)]
+mod fixtures;
 pub mod health;
 pub mod heartbeat;
 mod left_behind;
