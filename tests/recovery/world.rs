@@ -51,6 +51,8 @@ pub(crate) struct World {
     locks: MemoryLocks,
     tables: MemoryTables,
     pub(crate) queue: QueueName,
+    /// Between two looks for what idles.
+    pub(crate) sweep: Duration,
     /// Where handlers say that they run.
     runs: mpsc::UnboundedSender<Instant>,
 }
@@ -120,6 +122,7 @@ impl World {
             locks: MemoryLocks::new(clock),
             tables: MemoryTables::new(clock),
             queue: QueueName::new("q").unwrap(),
+            sweep: SWEEP,
             runs,
         };
         (world, told)
@@ -219,7 +222,7 @@ impl World {
             limits: Limits {
                 lease: LEASE,
                 drain_grace: Arc::new(Watched::new(LEASE)),
-                sweep: SWEEP,
+                sweep: self.sweep,
                 suspect_wait: AGE,
                 retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 1 },
                 prune_every: AGE,
