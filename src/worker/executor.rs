@@ -80,11 +80,20 @@ impl Executor {
     /// Runs one delivery to its end.
     pub async fn execute(&self, delivery: Delivery, mut place: Place) {
         let (exit, lock) = self.attempt(&delivery, &mut place).await;
-        self.part(&delivery, exit, lock).await;
+        self.end(&delivery, exit, lock, &place).await;
+    }
+
+    /// Hands one over without a look at it: there is no room for it here.
+    pub async fn hand_over(&self, delivery: Delivery, place: Place) {
+        self.end(&delivery, Exit::HandOver, None, &place).await;
+    }
+
+    async fn end(&self, delivery: &Delivery, exit: Exit, lock: Option<Lock>, place: &Place) {
+        self.part(delivery, exit, lock).await;
         // Given back, and brought again by our own look before the answer to that was here: it would
         // idle with us, who do not work on it. What has become another's meanwhile stays so.
         while exit != Exit::Acknowledge && place.came_again() {
-            self.postpone(&delivery, Duration::ZERO).await;
+            self.postpone(delivery, Duration::ZERO).await;
         }
     }
 

@@ -247,3 +247,30 @@ fn another_entry_of_a_running_task_comes_round_once_a_lease() {
         assert!(times + 2 >= LEASES as usize, "{shape:?}: {times} times: {calls:?}");
     }
 }
+
+/// It does not run what it was delivered unseen, and has to look for it all the same: under its name
+/// the entry would idle for another lease.
+#[test]
+fn a_worker_that_has_become_full_hands_over_what_came_unseen() {
+    for (shape, seed) in
+        [Shape::Plain, Shape::Keyed].into_iter().flat_map(|s| SEEDS.map(move |n| (s, n)))
+    {
+        let (took, calls) = in_paused_time(async {
+            let (world, mut runs) = World::new();
+            let holder = world.holder(shape).await;
+            let full = world.worker(2, Plan::from([(0, Mishap::Lost)]), seed);
+            holder.beats_and_dies(&world, LAST_BEATS[0]).await;
+            let killed = Instant::now();
+            while full.calls.log.lock().unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let _others = full.fill(&world);
+            let _other = world.worker(3, Plan::default(), seed);
+            timeout(LIMIT, runs.recv()).await.expect("it runs");
+            (killed.elapsed(), full.calls.log.lock().unwrap().clone())
+        });
+        assert!(calls.contains(&"hand_over"), "{calls:?}");
+        // The pause after the error is as long as a sweep.
+        assert!(took <= BOUND + TIMEOUT + LEASE / 10, "{shape:?}: {took:?}");
+    }
+}

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use queue_worker::clock::Clock;
-use queue_worker::domain::{Failure, Held, QueueName, RawEntry, Task, WorkerId};
+use queue_worker::domain::{
+    Delivery, EntryId, Failure, Held, Origin, QueueName, RawEntry, Task, WorkerId,
+};
 use queue_worker::handler::registry::{EntryOptions, Registry};
 use queue_worker::handler::{ExternalHandler, Handler, Run};
 use queue_worker::lease::memory::{MemoryLeases, MemoryLocks};
@@ -24,7 +26,7 @@ use queue_worker::worker::health::Health;
 use queue_worker::worker::heartbeat::{self, Beats};
 use queue_worker::worker::maintenance::Maintenance;
 use queue_worker::worker::progress::Progress;
-use queue_worker::worker::slots::{Shared, Slots};
+use queue_worker::worker::slots::{Place, Shared, Slots};
 use queue_worker::worker::stop::Stop;
 use queue_worker::worker::watched::Watched;
 use queue_worker::worker::{Context, Limits, Served, Stores};
@@ -41,6 +43,8 @@ const HEARTBEAT: Duration = Duration::from_millis(1_500);
 const SWEEP: Duration = Duration::from_millis(500);
 /// Longer than any case.
 const AGE: Duration = Duration::from_secs(1_000_000);
+/// How many tasks a worker may have in its hands.
+const ROOM: usize = 10;
 const MANY: Demand = Demand { entries: 10, bytes: 1_000_000 };
 
 /// What all workers share.
@@ -64,12 +68,13 @@ pub(crate) struct Holder {
     ledger: MemoryLedger,
     held: Held,
     lock: Lock,
-    entry: queue_worker::domain::EntryId,
+    entry: EntryId,
 }
 
 /// A live worker; it is killed when this is dropped.
 pub(crate) struct Live {
     pub(crate) calls: Arc<Calls>,
+    shared: Arc<Shared>,
     _parts: JoinSet<()>,
 }
 
@@ -193,7 +198,8 @@ impl World {
             Stores { queue: Arc::new(queue), leases: Arc::new(leases), ledger: Arc::new(ledger) };
         let context = self.context(stores, Dice::seeded(seed ^ (number << 32)));
         let served = Served { name: self.queue.clone(), concurrency: 2, max_payload: 1_000 };
-        let slots = Slots::new(&Shared::new(10, 1_000_000), 2, self.clock);
+        let shared = Shared::new(ROOM, 1_000_000);
+        let slots = Slots::new(&shared, 2, self.clock);
         let mut parts = JoinSet::new();
         parts.spawn(Fetcher::new(context.clone(), served, slots).run());
         parts.spawn(Maintenance::new(context.clone(), vec![self.queue.clone()]).run());
@@ -202,7 +208,7 @@ impl World {
         parts.spawn(async move {
             heartbeat::run(&beats, &beating, HEARTBEAT, std::future::pending()).await;
         });
-        Live { calls, _parts: parts }
+        Live { calls, shared, _parts: parts }
     }
 
     fn context(&self, stores: Stores, dice: Dice) -> Context {
@@ -234,6 +240,23 @@ impl World {
 
     pub(crate) async fn until(&self, ms: u64) {
         sleep_until(self.start + Duration::from_millis(ms)).await;
+    }
+}
+
+impl Live {
+    /// Another queue takes all the room that this worker has, until the places are dropped.
+    pub(crate) fn fill(&self, world: &World) -> Vec<Place> {
+        let others = Slots::new(&self.shared, ROOM, world.clock);
+        let delivery = |n| Delivery {
+            queue: QueueName::new("other").unwrap(),
+            entry: EntryId { ms: 1, seq: n },
+            origin: Origin::Fresh,
+            raw: entry_of_a_task(Shape::Plain),
+        };
+        (0..)
+            .map_while(|n| (self.shared.in_flight() < ROOM).then(|| delivery(n)))
+            .filter_map(|delivery| others.take(&delivery))
+            .collect()
     }
 }
 

@@ -13,7 +13,7 @@ use crate::domain::{Failure, Origin, QueueName, RawEntry};
 use crate::handler::registry::EntryOptions;
 use crate::handler::{ExternalHandler, Run};
 use crate::protocol::drain::Phase;
-use crate::queue::Queue;
+use crate::queue::{CutShort, Queue};
 
 /// A handler that nothing should reach.
 #[derive(Debug)]
@@ -48,13 +48,13 @@ impl Queue for Endless {
         _: &QueueName,
         _: Demand,
         _: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         panic!("the pending list comes first")
     }
 
     async fn interrupt(&self, _: &QueueName) {}
 
-    async fn reclaim(&self, _: &QueueName, _: Demand) -> Result<Vec<Delivery>, QueueError> {
+    async fn reclaim(&self, _: &QueueName, _: Demand) -> Result<Vec<Delivery>, CutShort> {
         std::future::pending().await
     }
 
@@ -63,7 +63,7 @@ impl Queue for Endless {
         _: &QueueName,
         _: EntryId,
         _: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         let before = std::mem::take(&mut *self.before.lock().expect("no panic"));
         if before.is_empty() {
             std::future::pending::<()>().await;
@@ -130,6 +130,29 @@ async fn a_leaving_worker_hands_over_what_it_was_delivered_unseen() {
     assert!(started.elapsed() <= LAST_LOOK, "{:?}", started.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_leaving_worker_hands_over_what_a_look_had_claimed_that_it_gave_up() {
+    let claimed = Delivery { origin: Origin::Reclaimed, ..fixtures::delivery(0) };
+    let entry = claimed.entry;
+    let queue = Arc::new(Endless { before: Mutex::new(vec![claimed]), ..Endless::default() });
+    let started = tokio::time::Instant::now();
+    let fetcher = fetcher(context(Clock::Tokio(started), Arc::clone(&queue)));
+    let Context { phase, stop, health, stores, .. } = fetcher.context.clone();
+    let leaves = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        phase.replace(Phase::Background);
+        stop.publish(Phase::Background);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = fetcher.run() => {}
+        () = health.watch(&stores) => {}
+        () = leaves => {}
+    }
+    assert_eq!(*queue.handed_over.lock().expect("no panic"), [entry]);
+    assert!(started.elapsed() <= Duration::from_secs(1) + 2 * LAST_LOOK);
+}
+
 /// Both looks into the pending list: for what idles, and for what was delivered unseen.
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_takes_for_ever_neither_looks_stuck_nor_holds_up_a_leaving_worker() {
@@ -146,7 +169,7 @@ async fn an_entry_that_takes_for_ever_neither_looks_stuck_nor_holds_up_a_leaving
             }
             phase.replace(Phase::Background);
             stop.publish(Phase::Background);
-            tokio::time::sleep(LAST_LOOK * 2).await;
+            tokio::time::sleep(LAST_LOOK * 2 + Duration::from_millis(1)).await;
         };
         let ended = async {
             tokio::select! {
