@@ -124,7 +124,7 @@ impl Fetcher {
         if self.unseen {
             return self.look_for_unseen().await;
         }
-        let Some(demand) = self.slots.demand() else {
+        let Some(ask) = self.slots.ask(MOST_PER_READ, self.served.max_payload) else {
             tokio::select! {
                 biased;
                 () = self.context.stop.leaving.cancelled() => {}
@@ -133,13 +133,12 @@ impl Fetcher {
             }
             return Ok(());
         };
-        let demand = Demand { entries: demand.entries.min(MOST_PER_READ), ..demand };
         let now = self.context.clock.now();
-        if now >= self.next_sweep && self.sweep(demand, now).await? {
+        if now >= self.next_sweep && self.sweep(ask.demand(), now).await? {
             return Ok(());
         }
         let block = BLOCK.min(self.next_sweep.saturating_since(now));
-        self.fetch(demand, block).await
+        self.fetch(ask.demand(), block).await
     }
 
     /// Takes over what idles; answers whether the turn is over with it.
@@ -245,7 +244,7 @@ impl Fetcher {
     }
 
     fn start_or_hand_over(&self, delivery: Delivery) {
-        if self.may_pull() && self.slots.demand().is_some() {
+        if self.may_pull() && self.slots.ask(1, self.served.max_payload).is_some() {
             return self.start(vec![delivery]);
         }
         let Some(place) = self.slots.take(&delivery) else { return };

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use queue_worker::clock::Clock;
 use queue_worker::domain::{
-    Delivery, EntryId, Failure, Held, Origin, QueueName, RawEntry, Task, WorkerId,
+    Delivery, EntryId, Failure, Held, Origin, QueueName, RawEntry, Task, TaskId, WorkerId,
 };
 use queue_worker::handler::registry::{EntryOptions, Registry};
 use queue_worker::handler::{ExternalHandler, Handler, Run};
@@ -26,7 +26,8 @@ use queue_worker::worker::health::Health;
 use queue_worker::worker::heartbeat::{self, Beats};
 use queue_worker::worker::maintenance::Maintenance;
 use queue_worker::worker::progress::Progress;
-use queue_worker::worker::slots::{Place, Shared, Slots};
+use queue_worker::worker::shared::Shared;
+use queue_worker::worker::slots::{Place, Slots};
 use queue_worker::worker::stop::Stop;
 use queue_worker::worker::watched::Watched;
 use queue_worker::worker::{Context, Limits, Served, Stores};
@@ -57,6 +58,8 @@ pub(crate) struct World {
     pub(crate) queue: QueueName,
     /// Between two looks for what idles.
     pub(crate) sweep: Duration,
+    /// Before a worker is quiet for a suspect.
+    pub(crate) suspect_wait: Duration,
     /// Where handlers say that they run.
     runs: mpsc::UnboundedSender<Instant>,
 }
@@ -104,11 +107,15 @@ pub(crate) enum Shape {
 }
 
 fn entry_of_a_task(shape: Shape) -> RawEntry {
+    entry_of("t", shape)
+}
+
+fn entry_of(id: &'static str, shape: Shape) -> RawEntry {
     let field = |name: &'static str, value: &'static str| {
         (Bytes::from_static(name.as_bytes()), Bytes::from_static(value.as_bytes()))
     };
     let mut fields =
-        vec![field("task_id", "t"), field("kind", "work"), field("payload", "anything")];
+        vec![field("task_id", id), field("kind", "work"), field("payload", "anything")];
     if shape == Shape::Keyed {
         fields.push(field("lock_key", "resource"));
     }
@@ -128,6 +135,7 @@ impl World {
             tables: MemoryTables::new(clock),
             queue: QueueName::new("q").unwrap(),
             sweep: SWEEP,
+            suspect_wait: AGE,
             runs,
         };
         (world, told)
@@ -157,6 +165,16 @@ impl World {
             panic!("not granted")
         };
         Holder { queue, leases, ledger, held: grant.held, lock, entry: delivery.entry }
+    }
+
+    /// Enqueues another task.
+    pub(crate) fn enqueue_other(&self) {
+        self.streams.add(&self.queue, entry_of("other", Shape::Plain));
+    }
+
+    /// The task has crashed so many workers already.
+    pub(crate) fn has_crashed(&self, crashes: u32) {
+        self.tables.edit(&TaskId::new("t").unwrap(), |row| row.crashes = crashes);
     }
 
     /// Enqueues the task once more.
@@ -229,7 +247,7 @@ impl World {
                 lease: LEASE,
                 drain_grace: Arc::new(Watched::new(LEASE)),
                 sweep: self.sweep,
-                suspect_wait: AGE,
+                suspect_wait: self.suspect_wait,
                 retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 1 },
                 prune_every: AGE,
                 unknown_kind_give_up: AGE,
@@ -246,6 +264,11 @@ impl World {
 impl Live {
     /// Another queue takes all the room that this worker has, until the places are dropped.
     pub(crate) fn fill(&self, world: &World) -> Vec<Place> {
+        self.occupy(world, ROOM - self.shared.in_flight())
+    }
+
+    /// Another queue has so many tasks in flight here, until the places are dropped.
+    pub(crate) fn occupy(&self, world: &World, tasks: usize) -> Vec<Place> {
         let others = Slots::new(&self.shared, ROOM, world.clock);
         let delivery = |n| Delivery {
             queue: QueueName::new("other").unwrap(),
@@ -253,10 +276,7 @@ impl Live {
             origin: Origin::Fresh,
             raw: entry_of_a_task(Shape::Plain),
         };
-        (0..)
-            .map_while(|n| (self.shared.in_flight() < ROOM).then(|| delivery(n)))
-            .filter_map(|delivery| others.take(&delivery))
-            .collect()
+        (0..).map(delivery).take(tasks).filter_map(|delivery| others.take(&delivery)).collect()
     }
 }
 
