@@ -143,7 +143,8 @@ impl Executor {
     }
 
     /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here. What it has
-    /// `waited` on workers that are gone counts.
+    /// `waited` before counts. Where what runs takes longer than the worker should be quiet for it,
+    /// it goes back, to whoever is idle, and waits for longer when it comes again.
     async fn alone(
         &self,
         delivery: &Delivery,
@@ -153,12 +154,15 @@ impl Executor {
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         let shared = Arc::clone(place.shared());
-        let patience = self.context.limits.suspect_wait.saturating_sub(waited);
+        let suspect_wait = self.context.limits.suspect_wait;
+        let patience = suspect_wait.saturating_sub(waited);
+        let quiet = suspect_wait.max(waited / 2);
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
             () = self.until_taken_away(delivery) => return (Exit::Leave, None),
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
+            () = tokio::time::sleep(patience + quiet) => None,
         };
         match turn {
             Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, None, place).await,

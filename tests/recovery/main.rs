@@ -4,6 +4,7 @@
 //! memory, in paused time.
 
 mod stores;
+mod suspects;
 mod world;
 
 use std::collections::BTreeSet;
