@@ -157,6 +157,11 @@ pub enum Delayed {
     Done,
     /// The row is of another task with the same id: the newcomer is refused.
     Conflict,
+    /// Somebody runs it, under a lease that stands for `remaining`: leave the entry pending.
+    Running {
+        /// By the database's clock.
+        remaining: Duration,
+    },
     /// The row is in another state by now; ask for a claim again later.
     Stale,
 }

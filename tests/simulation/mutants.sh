@@ -38,7 +38,7 @@ mutant() {
 }
 
 wanted=("$@")
-mutant entered_twice src/worker/slots.rs \
+mutant entered_twice src/worker/shared.rs \
     's/tasks\.insert\(id\.clone\(\)\)\.then\(\|\| (Here \{.*?\})\)/{ tasks.insert(id.clone()); Some($1) }/s'
 mutant beat_not_awaited src/worker/heartbeat/beats.rs \
     's/if current % 2 == 1 \{/if current % 2 == 7 {/'

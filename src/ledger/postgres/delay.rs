@@ -207,10 +207,10 @@ async fn obstacles(
     let answer = |found| match found {
         Some(Claimed::Done(_)) => Delayed::Done,
         Some(Claimed::Conflict) => Delayed::Conflict,
+        Some(Claimed::Running { remaining }) => Delayed::Running { remaining },
         Some(
             Claimed::Granted(_)
             | Claimed::Delayed
-            | Claimed::Running { .. }
             | Claimed::Contended { .. }
             | Claimed::Suspect { .. }
             | Claimed::Poisoned { .. },
