@@ -19,7 +19,7 @@ const MAX_URL: usize = 2048;
 /// Bytes of the longest name.
 const MAX_NAME: usize = 255;
 /// Characters of the name that a mirror's directory shows.
-const MAX_SHOWN: usize = 40;
+pub(super) const MAX_SHOWN: usize = 40;
 
 /// A repository and where it is to be had.
 #[derive(Clone, PartialEq, Eq, Hash)]
