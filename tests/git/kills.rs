@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::invented;
-use crate::mirrors::{assert_tidy, folder, options, policy};
+use crate::mirrors::{assert_tidy, folder, options, origin, policy, source};
 use crate::repository::{all_commits, import};
 
 /// Tells the test program that it is the one to be killed, and where to clone.
@@ -154,6 +154,53 @@ async fn a_worker_that_is_killed_keeps_the_mirror_until_its_fetch_has_ended() {
     mirrors.open(&scene.source, &commits).await.unwrap();
     assert_tidy(root.path());
     let _ = kill_process_group(group, Signal::KILL);
+}
+
+/// Lets through who waits to read a pipe: nothing is written there.
+async fn pass(pipe: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    // Without somebody who reads there is nothing to be opened.
+    while fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe).is_err() {
+        assert!(Instant::now() < deadline, "nobody reads {}", pipe.display());
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether somebody has a lock for himself.
+fn is_locked(lock: &Path) -> bool {
+    let lock = fs::File::open(lock).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+}
+
+async fn until_locked(lock: &Path, expected: bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while is_locked(lock) != expected {
+        assert!(Instant::now() < deadline, "never so: locked {expected}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What works on files cannot be called off with the run that wanted it, and works on under the lock.
+#[tokio::test]
+async fn a_run_that_is_called_off_keeps_the_mirror_until_its_work_has_ended() {
+    let root = tempfile::tempdir().unwrap();
+    let source = source(&origin(root.path()));
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let git_dir = mirrors.open(&source, &[]).await.unwrap().git_dir().to_owned();
+    let (mark, lock) = (git_dir.join("queue-worker.json"), git_dir.with_file_name("lock"));
+    // Whoever reads the mark waits: first under the shared lock, and then to tidy up.
+    fs::remove_file(&mark).unwrap();
+    mknodat(CWD, &mark, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let mut run = JoinSet::new();
+    run.spawn(async move { mirrors.open(&source, &[]).await.map(drop) });
+    pass(&mark).await;
+    until_locked(&lock, true).await;
+    run.shutdown().await;
+    let locked = is_locked(&lock);
+    pass(&mark).await;
+    assert!(locked, "others may come while the work goes on");
+    until_locked(&lock, false).await;
+    assert!(!git_dir.exists(), "it has no mark");
 }
 
 #[tokio::test]

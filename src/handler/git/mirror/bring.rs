@@ -8,22 +8,30 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::error::MirrorError;
-use super::git_mirrors::{GitMirrors, blocking, local, may_replace};
+use super::git_mirrors::{GitMirrors, local, may_replace};
 use super::job::{Limits, Output, run};
 use super::lock::Held;
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::tips::{self, Tips};
-use super::transfer::FetchError;
+use super::transfer::{FetchError, Transfer};
 use super::{room, settings, sweep, upkeep};
 use crate::clock::Clock;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
 
 /// Looking into a mirror takes no longer than this.
 const LOOK_TIME: Duration = Duration::from_secs(60);
+/// Bytes that are asked for before a fetch into a mirror that is larger. Most fetches bring less, and
+/// a larger one has what stays free on the disk besides.
+const FETCH_ROOM: u64 = 256 * 1024 * 1024;
+/// The disk has what was evicted within this time: children that wait for more keep packs open for some
+/// seconds.
+const GIVE_BACK_TIME: Duration = Duration::from_secs(15);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What somebody needs of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +105,7 @@ impl GitMirrors {
             Need::Commits(wanted) => wanted,
             Need::FetchedSince(_) | Need::Another(_) => &[],
         };
-        let mark = self.tidy(place).await?;
+        let mark = self.tidy(place, held).await?;
         let Some((mark, format)) = mark.and_then(|mark| Some((mark.clone(), mark.format()?)))
         else {
             return self.clone(place, source, wanted, false, held, until).await;
@@ -127,9 +135,13 @@ impl GitMirrors {
     }
 
     /// Removes leftovers; the mark of what is left, if it is whole.
-    pub(super) async fn tidy(&self, place: &Place) -> Result<Option<Mark>, MirrorError> {
+    pub(super) async fn tidy(
+        &self,
+        place: &Place,
+        held: &Held,
+    ) -> Result<Option<Mark>, MirrorError> {
         let place = place.clone();
-        let tidied = blocking(move || {
+        let tidied = held.blocking(move || {
             let mark = place.mark();
             if mark.is_none() {
                 place.discard()?;
@@ -145,10 +157,26 @@ impl GitMirrors {
         tidied.await.map_err(local)
     }
 
-    async fn make_room(&self, place: &Place, more: u64) -> Result<(), MirrorError> {
+    /// Evicts what has to go for `more` bytes in a mirror.
+    async fn evict(&self, place: &Place, more: u64, held: &Held) -> Result<(), MirrorError> {
         let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
         let made = move || Ok(room::make_room(&root, &place, more, &limits));
-        blocking(made).await.map_err(local)?
+        held.blocking(made).await.map_err(local)?
+    }
+
+    /// The same, and waits until the disk has given it back.
+    async fn make_room(&self, place: &Place, more: u64, held: &Held) -> Result<(), MirrorError> {
+        self.evict(place, more, held).await?;
+        let until = Instant::now() + GIVE_BACK_TIME;
+        loop {
+            match room::lack(&self.root, more, &self.transfer.limits).map_err(local)? {
+                0 => return Ok(()),
+                lack if Instant::now() >= until => {
+                    return Err(room::no_room(&self.root, lack, "also after mirrors were evicted"));
+                }
+                _ => sleep(LOOK_EVERY).await,
+            }
+        }
     }
 
     /// Makes a mirror under another name and puts it into its place when it is whole.
@@ -161,32 +189,38 @@ impl GitMirrors {
         held: &Held,
         until: Instant,
     ) -> Result<(), MirrorError> {
-        self.make_room(place, 0).await?;
+        self.make_room(place, 0, held).await?;
         let now = Clock::System.wall_ms();
         let about = self.transfer.head(source, until).await?;
         let wanted_format = wanted.first().map(ObjectId::format);
         let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
         let git_dir = place.unfinished();
-        self.init(&git_dir, format, source, about.branch.as_deref()).await?;
+        self.init(&git_dir, format, source, about.branch.as_deref(), held).await?;
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         let made = match fetched {
             Ok(()) => {
                 let (place, mark) = (place.clone(), Mark::new(format, is_replacement));
-                blocking(move || {
+                let finished = held.blocking(move || {
                     place.discard()?;
                     place.finish(&git_dir, &mark)?;
                     place.note_fetched(now)?;
                     place.measure()
-                })
-                .await
-                .map_err(local)
+                });
+                finished.await.map_err(local)
             }
             Err(error) => Err(failed(error)),
         };
         let left = place.clone();
-        blocking(move || left.clear()).await.map_err(local)?;
+        held.blocking(move || left.clear()).await.map_err(local)?;
         made?;
-        self.make_room(place, 0).await
+        match self.evict(place, 0, held).await {
+            // It is here and whole: what is lacking now, the next one will ask for.
+            Err(MirrorError::NoRoom(detail)) => {
+                tracing::warn!(source = source.name(), %detail, "the mirror leaves too little room");
+                Ok(())
+            }
+            evicted => evicted,
+        }
     }
 
     async fn init(
@@ -195,6 +229,7 @@ impl GitMirrors {
         format: ObjectFormat,
         source: &Source,
         branch: Option<&str>,
+        held: &Held,
     ) -> Result<(), MirrorError> {
         let mut command = self.transfer.program.bare_command(&[]);
         command.args(["init", "--quiet", "--bare", "--template="]);
@@ -202,7 +237,8 @@ impl GitMirrors {
         command.args(["--initial-branch=none", &format!("--object-format={}", format.as_str())]);
         command.arg("--").arg(git_dir);
         let until = Instant::now() + LOOK_TIME;
-        let done = run(command, b"", Output::Kept(4096), Limits::default(), until).await;
+        let limits = Limits { memory: Some(self.transfer.limits.fetch_memory), file: None };
+        let done = run(command, b"", Output::Locked(held), limits, until).await;
         let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
         if !done.success {
             return Err(MirrorError::Local(done.stderr));
@@ -210,7 +246,7 @@ impl GitMirrors {
         let (git_dir, source) = (git_dir.to_owned(), source.clone());
         let access = self.transfer.access.clone();
         let branch = branch.map(str::to_owned);
-        let written = blocking(move || {
+        let written = held.blocking(move || {
             settings::write(&git_dir, &source, format, &access)?;
             fs::create_dir_all(git_dir.join("refs/qw"))?;
             if let Some(branch) = branch {
@@ -232,28 +268,46 @@ impl GitMirrors {
         until: Instant,
     ) -> Result<(), FetchError> {
         let other = FetchError::Other;
-        // What comes may be as large as what is there, and a repack needs that much again.
-        self.make_room(place, place.size().saturating_mul(2)).await.map_err(other)?;
+        self.make_room(place, place.size().min(FETCH_ROOM), held).await.map_err(other)?;
         let git_dir = place.mirror();
         let (to, about, access) = (git_dir.clone(), source.clone(), self.transfer.access.clone());
-        let written = blocking(move || settings::write(&to, &about, format, &access));
+        let written = held.blocking(move || settings::write(&to, &about, format, &access));
         written.await.map_err(|error| other(local(error)))?;
         let program = &self.transfer.program;
         let now = Clock::System.wall_ms();
         let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         // Also after a fetch that failed half way.
-        tips::pin_lost(&before, &git_dir, format, program).await.map_err(other)?;
+        tips::pin_lost(&before, &git_dir, format, program, held).await.map_err(other)?;
         fetched?;
         let (tended, age) = (git_dir.clone(), self.transfer.limits.pin_time);
-        let expired = blocking(move || upkeep::expire_pins(&tended, age)).await;
+        let expired = held.blocking(move || upkeep::expire_pins(&tended, age)).await;
         expired.map_err(|error| other(local(error)))?;
         if upkeep::is_due(&git_dir) {
-            upkeep::tend(&git_dir, format, program, &self.transfer.limits, held).await;
+            self.tend(place, format, held).await.map_err(other)?;
         }
         let place = place.clone();
-        let noted = blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
+        let noted =
+            held.blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
         noted.map_err(|error| other(local(error)))?;
+        Ok(())
+    }
+
+    /// Upkeep, if there is room for it: a repack may need as much again as the mirror has.
+    async fn tend(
+        &self,
+        place: &Place,
+        format: ObjectFormat,
+        held: &Held,
+    ) -> Result<(), MirrorError> {
+        let Transfer { program, limits, .. } = &self.transfer;
+        match room::lack(&self.root, place.size(), limits).map_err(local)? {
+            0 => upkeep::tend(&place.mirror(), format, program, limits, held).await,
+            lack => {
+                let mirror = place.mirror();
+                tracing::warn!(mirror = %mirror.display(), lack, "no room for upkeep, put off");
+            }
+        }
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::bring::Need;
 use super::error::MirrorError;
 use super::guard::Mirror;
-use super::lock::{Mode, lock};
+use super::lock::{Held, Mode, lock};
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::transfer::Transfer;
@@ -99,14 +99,20 @@ impl GitMirrors {
             match lock(place.folder(), Mode::Exclusive, until).await.map_err(local)? {
                 Some(held) => {
                     self.bring(&place, source, need, &held).await?;
-                    break;
+                    return self.keep(&place, held, deadline + patience).await;
                 }
                 None if until == deadline => return Err(busy(patience)),
                 None => round *= 2,
             }
         }
-        // Nothing but its room may have been taken since.
-        let mirror = self.read(&place, Need::Commits(&[]), deadline + patience).await?;
+    }
+
+    /// What was brought, locked for reading. The lock is not given up, so that nobody evicts the
+    /// mirror before it was of use; if somebody does between the two locks, there was no room for it.
+    async fn keep(&self, place: &Place, held: Held, until: Instant) -> Result<Mirror, MirrorError> {
+        let held = held.shared(until).await.map_err(local)?;
+        let held = held.ok_or_else(|| busy(self.transfer.limits.lock_time))?;
+        let mirror = self.look(place, Need::Commits(&[]), held).await?;
         mirror.ok_or_else(|| MirrorError::NoRoom("it was evicted at once".to_owned()))
     }
 
@@ -119,8 +125,18 @@ impl GitMirrors {
     ) -> Result<Option<Mirror>, MirrorError> {
         let held = lock(place.folder(), Mode::Shared, deadline).await.map_err(local)?;
         let held = held.ok_or_else(|| busy(self.transfer.limits.lock_time))?;
+        self.look(place, need, held).await
+    }
+
+    /// The same under a lock for reading.
+    async fn look(
+        &self,
+        place: &Place,
+        need: Need<'_>,
+        held: Held,
+    ) -> Result<Option<Mirror>, MirrorError> {
         let looked = place.clone();
-        let mark = blocking(move || {
+        let mark = held.blocking(move || {
             let mark = looked.mark();
             if mark.is_some() {
                 looked.touch()?;

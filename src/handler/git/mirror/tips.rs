@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::error::MirrorError;
 use super::guard::Mirror;
 use super::job::{JobError, Limits, Output, run};
+use super::lock::Held;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
 use crate::handler::git::program::Program;
 
@@ -35,7 +36,7 @@ impl Tips {
         command.args(["for-each-ref", "--format=%(objectname) %(*objectname)"]);
         command.args(["refs/qw/heads", "refs/qw/tags"]);
         let until = Instant::now() + LIST_TIME;
-        let done = run(command, b"", Output::Kept(MAX_LIST), Limits::default(), until).await;
+        let done = run(command, b"", Output::Kept(MAX_LIST), Limits::WALK, until).await;
         let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         let last = |line: &str| line.split_whitespace().last().and_then(|id| id.parse().ok());
@@ -49,6 +50,7 @@ pub(super) async fn pin_lost(
     git_dir: &Path,
     format: ObjectFormat,
     program: &Program,
+    held: &Held,
 ) -> Result<(), MirrorError> {
     let now = Tips::of(git_dir, format, program).await?;
     let changed: Vec<ObjectId> = before.0.difference(&now.0).copied().collect();
@@ -60,7 +62,7 @@ pub(super) async fn pin_lost(
     command.args(["--glob=refs/qw/heads/*", "--glob=refs/qw/tags/*"]);
     let input = lines("", &changed, "");
     let until = Instant::now() + LIST_TIME;
-    let listed = run(command, input.as_bytes(), Output::Kept(MAX_LIST), Limits::default(), until);
+    let listed = run(command, input.as_bytes(), Output::Kept(MAX_LIST), Limits::WALK, until);
     let lost: Vec<ObjectId> = match listed.await {
         Ok(done) if done.success => {
             let said = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -73,7 +75,6 @@ pub(super) async fn pin_lost(
         Err(JobError::Io(error)) => return Err(MirrorError::Local(error.to_string())),
     };
     let mirror = Mirror::unlocked(git_dir, format);
-    let pinned = tokio::task::spawn_blocking(move || mirror.pin(&lost)).await;
-    let pinned = pinned.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    let pinned = held.blocking(move || mirror.pin(&lost)).await;
     pinned.map_err(|error| MirrorError::Local(format!("pins could not be written: {error}")))
 }
