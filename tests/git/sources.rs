@@ -51,6 +51,22 @@ async fn the_mailmap_is_that_of_the_default_branch() {
 }
 
 #[tokio::test]
+async fn a_mailmap_of_any_size_is_no_danger() {
+    let root = tempfile::tempdir().unwrap();
+    let line = "A <a@x> <b@x>\n";
+    let text = line.repeat(17 * 1024 * 1024 / line.len());
+    let stream = format!(
+        "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\nM 100644 inline .mailmap\ndata {}\n{text}\n",
+        text.len()
+    );
+    let origin = import(&root.path().join("origin.git"), stream.as_bytes());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    let refused = mirrors.mailmap(&mirror).await.unwrap_err();
+    assert!(matches!(refused, MirrorError::TooLarge(_)), "{refused}");
+}
+
+#[tokio::test]
 async fn sources_that_cannot_be_read_are_named() {
     let root = tempfile::tempdir().unwrap();
     let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
