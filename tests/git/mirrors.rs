@@ -310,6 +310,26 @@ async fn children_that_wait_see_every_change_of_their_mirror() {
     }
 }
 
+/// A large mirror needs no more room for a fetch than a small one, and nobody has to go for it.
+#[tokio::test]
+async fn a_fetch_asks_for_little_room() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let disk = rustix::fs::statvfs(root.path()).unwrap();
+    let free = disk.f_bavail * disk.f_frsize;
+    let mut options = options(root.path());
+    options.mirrors.total = u64::MAX;
+    options.mirrors.free = free / 2;
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let other = Source::new("s", origin.to_str().unwrap(), &policy()).unwrap();
+    let other = mirrors.open(&other, &[]).await.unwrap().git_dir().to_owned();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    fs::write(mirror.git_dir().with_file_name("size"), free.to_string()).unwrap();
+    drop(mirror);
+    mirrors.refresh(&source(&origin)).await.unwrap();
+    assert!(other.exists());
+}
+
 /// However little room there is, a mirror is of use to whoever has just cloned it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_evicts_what_was_just_cloned() {

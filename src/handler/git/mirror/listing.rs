@@ -82,7 +82,7 @@ pub(super) async fn resolve(
     };
     let mut command = program.command(mirror.git_dir(), mirror.format(), &[]);
     command.args(["cat-file", "--batch-check=%(objectname)"]);
-    let input: String = candidates.iter().map(|name| format!("{name}^{{commit}}\n")).collect();
+    let input: String = candidates.iter().flat_map(|name| [name.as_str(), "^{commit}\n"]).collect();
     let done = ask(command, &input, MAX_ANSWER).await?;
     let text = String::from_utf8_lossy(&done.stdout);
     if let Some(id) = text.lines().find_map(|line| line.parse().ok()) {
@@ -107,7 +107,7 @@ async fn lost(
     let mut command = program.command(mirror.git_dir(), mirror.format(), &[]);
     command.args(["cat-file", "--batch-check=%(objectname)"]);
     let input: String =
-        String::from_utf8_lossy(&output).lines().map(|id| format!("{id}^{{}}\n")).collect();
+        String::from_utf8_lossy(&output).lines().flat_map(|id| [id, "^{}\n"]).collect();
     let output = ask(command, &input, MAX_ANSWER).await?.stdout;
     let text = String::from_utf8_lossy(&output);
     match text.lines().find(|line| line.ends_with(" missing")) {
