@@ -24,7 +24,7 @@ const ROOT: &str = "QUEUE_WORKER_TEST_ROOT";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A scene where an ssh of our own stands before the source: it notes its process group at each call,
-/// and waits at the gate from the second call on, which is the fetch, as long as the gate is there.
+/// and waits at the gate as long as that is there.
 struct Scene {
     root: PathBuf,
     options: GitOptions,
@@ -46,7 +46,7 @@ impl Scene {
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = -G ] && exit 1\nfor command; do :; done\ncd '{}'\n\
              cut -d' ' -f5 /proc/$$/stat >>calls\n\
-             if [ -e gate ] && [ $(wc -l <calls) -ge 2 ]; then cat gate >/dev/null; fi\n\
+             if [ -e gate ]; then cat gate >/dev/null; fi\n\
              exec sh -c \"$command\"\n",
             root.display()
         );
@@ -61,7 +61,7 @@ impl Scene {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let calls = fs::read_to_string(self.root.join("calls")).unwrap_or_default();
-            if let Some(group) = calls.lines().nth(1) {
+            if let Some(group) = calls.lines().next() {
                 return Pid::from_raw(group.parse().unwrap()).unwrap();
             }
             assert!(Instant::now() < deadline, "no fetch came: {calls:?}");

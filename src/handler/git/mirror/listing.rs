@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::error::MirrorError;
 use super::guard::Mirror;
 use super::job::{Limits, Output, run};
-use super::transfer::is_branch;
+use super::transfer::{DEFAULT, is_branch};
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::program::Program;
 
@@ -15,8 +15,6 @@ use crate::handler::git::program::Program;
 const MAX_LIST: usize = 128 * 1024 * 1024;
 /// Bytes of a mailmap.
 const MAX_MAILMAP: usize = 16 * 1024 * 1024;
-/// Where it lies.
-const MAILMAP: &str = "refs/qw/HEAD:.mailmap";
 /// Bytes of an answer about one name.
 const MAX_ANSWER: usize = 4096;
 /// Listing takes no longer than this.
@@ -67,7 +65,7 @@ pub(super) async fn resolve(
 ) -> Result<Option<ObjectId>, MirrorError> {
     let candidates = match name.parse::<ObjectId>() {
         Ok(id) => vec![id.to_string()],
-        Err(_) if name == "HEAD" => vec!["refs/qw/HEAD".to_owned()],
+        Err(_) if name == "HEAD" => vec![DEFAULT.to_owned()],
         Err(_) if is_branch(name) => {
             vec![format!("refs/qw/heads/{name}"), format!("refs/qw/tags/{name}")]
         }
@@ -89,7 +87,7 @@ pub(super) async fn mailmap(
 ) -> Result<Option<Vec<u8>>, MirrorError> {
     let mut command = program.command(mirror.git_dir(), mirror.format(), &[]);
     command.args(["cat-file", "--batch=%(objecttype)"]);
-    let mut output = ask(command, &format!("{MAILMAP}\n"), MAX_MAILMAP).await?;
+    let mut output = ask(command, &format!("{DEFAULT}:.mailmap\n"), MAX_MAILMAP).await?;
     let start = output.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let is_blob = output.starts_with(b"blob\n");
     // After the content comes a newline of cat-file's own.

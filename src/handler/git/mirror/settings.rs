@@ -66,14 +66,11 @@ fn text(source: &Source, format: ObjectFormat, access: &Access) -> String {
     text.push_str("[fetch]\n\trecurseSubmodules = false\n\twriteCommitGraph = false\n");
     text.push_str("[gc]\n\tauto = 0\n\tautoDetach = false\n[maintenance]\n\tauto = false\n");
     text.push_str("[pack]\n\tthreads = 1\n\twindowMemory = 32m\n[index]\n\tthreads = false\n");
-    if let Some((host, file)) =
-        source.host().and_then(|host| access.credentials.get_key_value(host))
-    {
-        let port = url::Url::parse(source.url()).ok().and_then(|url| url.port());
-        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-        let scheme = source.protocol();
+    let file = source.host().and_then(|host| access.credentials.get(host));
+    if let Some((origin, file)) = source.origin().zip(file) {
         let helper = helper(&file.to_string_lossy());
-        let _ = writeln!(text, "[credential {}]", section(&format!("{scheme}://{host}{port}")));
+        // Whatever else git may come to talk to is not told the secret.
+        let _ = writeln!(text, "[credential {}]", section(&origin));
         let _ = writeln!(text, "\thelper = {}", quoted(&helper));
     }
     text
