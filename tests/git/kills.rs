@@ -208,3 +208,47 @@ async fn a_password_is_read_from_its_file() {
     assert!(!refused.to_string().contains("s3cret"));
     assert_eq!(asked.join_next().await.unwrap().unwrap(), "Basic dXNlcjpzM2NyZXQ=");
 }
+
+/// A server that asks for a password, or not, and sends whoever comes elsewhere.
+#[tokio::test]
+async fn a_password_is_for_its_own_host() {
+    for asks in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        other.set_nonblocking(true).unwrap();
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let target = format!("http://localhost:{}/r", other.local_addr().unwrap().port());
+        let mut served = JoinSet::new();
+        served.spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n")
+                    && stream.read_buf(&mut request).await.unwrap() > 0
+                {}
+                let is_known = String::from_utf8(request).unwrap().contains("Authorization: ");
+                let status = if asks && !is_known {
+                    "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"r\"".to_owned()
+                } else {
+                    format!("302 Found\r\nLocation: {target}")
+                };
+                let answer =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let file = root.path().join("secret");
+        fs::write(&file, "username=user\npassword=s3cret\n").unwrap();
+        let mut options = options(root.path());
+        for host in ["127.0.0.1", "localhost"] {
+            options.access.credentials.insert(host.to_owned(), file.clone());
+        }
+        let mirrors = GitMirrors::new(&options).await.unwrap();
+        let source = Source::new("r", &format!("http://127.0.0.1:{port}/r"), &policy()).unwrap();
+        let refused = mirrors.open(&source, &[]).await.unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+        let came = other.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the other host was asked");
+    }
+}

@@ -142,6 +142,15 @@ mod tests {
             get("credential.https://example.com.helper"),
             "!f() { test \"$1\" = get && cat -- '/run/it'\\''s \"here\"'; }; f"
         );
+        for other in ["http://example.com/a", "https://example.com:8443/a", "https://example.org/a"]
+        {
+            let output = std::process::Command::new("git")
+                .args(["config", "--file"])
+                .arg(folder.path().join("config"))
+                .args(["--get-urlmatch", "credential.helper", other])
+                .output();
+            assert_eq!(output.unwrap().stdout, b"", "{other}");
+        }
         write_global(&folder.path().join("config"), &policy).unwrap();
         assert_eq!(get("safe.directory"), "/srv/a \"b\"");
     }
