@@ -24,7 +24,7 @@ const ROOT: &str = "QUEUE_WORKER_TEST_ROOT";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A scene where an ssh of our own stands before the source: it notes its process group at each call,
-/// and waits at the gate from the second call on, which is the fetch, as long as the gate is there.
+/// and waits at the gate as long as that is there.
 struct Scene {
     root: PathBuf,
     options: GitOptions,
@@ -46,7 +46,7 @@ impl Scene {
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = -G ] && exit 1\nfor command; do :; done\ncd '{}'\n\
              cut -d' ' -f5 /proc/$$/stat >>calls\n\
-             if [ -e gate ] && [ $(wc -l <calls) -ge 2 ]; then cat gate >/dev/null; fi\n\
+             if [ -e gate ]; then cat gate >/dev/null; fi\n\
              exec sh -c \"$command\"\n",
             root.display()
         );
@@ -61,7 +61,7 @@ impl Scene {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let calls = fs::read_to_string(self.root.join("calls")).unwrap_or_default();
-            if let Some(group) = calls.lines().nth(1) {
+            if let Some(group) = calls.lines().next() {
                 return Pid::from_raw(group.parse().unwrap()).unwrap();
             }
             assert!(Instant::now() < deadline, "no fetch came: {calls:?}");
@@ -254,4 +254,48 @@ async fn a_password_is_read_from_its_file() {
     assert!(matches!(refused, MirrorError::Unreadable(_)), "{refused}");
     assert!(!refused.to_string().contains("s3cret"));
     assert_eq!(asked.join_next().await.unwrap().unwrap(), "Basic dXNlcjpzM2NyZXQ=");
+}
+
+/// A server that asks for a password, or not, and sends whoever comes elsewhere.
+#[tokio::test]
+async fn a_password_is_for_its_own_host() {
+    for asks in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        other.set_nonblocking(true).unwrap();
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let target = format!("http://localhost:{}/r", other.local_addr().unwrap().port());
+        let mut served = JoinSet::new();
+        served.spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n")
+                    && stream.read_buf(&mut request).await.unwrap() > 0
+                {}
+                let is_known = String::from_utf8(request).unwrap().contains("Authorization: ");
+                let status = if asks && !is_known {
+                    "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"r\"".to_owned()
+                } else {
+                    format!("302 Found\r\nLocation: {target}")
+                };
+                let answer =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let file = root.path().join("secret");
+        fs::write(&file, "username=user\npassword=s3cret\n").unwrap();
+        let mut options = options(root.path());
+        for host in ["127.0.0.1", "localhost"] {
+            options.access.credentials.insert(host.to_owned(), file.clone());
+        }
+        let mirrors = GitMirrors::new(&options).await.unwrap();
+        let source = Source::new("r", &format!("http://127.0.0.1:{port}/r"), &policy()).unwrap();
+        let refused = mirrors.open(&source, &[]).await.unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+        let came = other.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the other host was asked");
+    }
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use crate::handler::exec::status::name;
-use crate::handler::git::complaint::{is_of_damage, is_of_memory};
+use crate::handler::git::complaint::is_of_memory;
 use crate::handler::git::redact::redacted;
 
 /// What a child died of.
@@ -34,6 +34,32 @@ pub(super) enum Cause {
 /// Bytes that are kept of the end of what a child said: two of them fit into a detail.
 const SAID_KEPT: usize = 800;
 const MIB: u64 = 1024 * 1024;
+/// Parts of messages about damage, in lower case.
+const CORRUPT: [&str; 22] = [
+    "could not read",
+    "unable to read",
+    "unable to parse",
+    "could not get object info",
+    "unable to find",
+    "is corrupt",
+    "corrupt ",
+    "is empty",
+    "bad object",
+    "bad tree",
+    "broken ",
+    "disappeared",
+    "inflate",
+    "packfile",
+    "unknown object type",
+    "invalid object",
+    "malformed mode",
+    "too-short tree",
+    "truncated",
+    "empty filename in tree",
+    "garbage at end of",
+    "hash mismatch",
+];
+
 /// What a child had of memory, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
@@ -54,6 +80,7 @@ impl Death {
         let said = redacted(said);
         let lower = said.to_lowercase();
         let signal = status.and_then(|status| status.signal());
+        let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
         // SIGKILL is how the kernel ends the largest when memory runs out, SIGSEGV how a stack ends.
         let by_kernel =
             matches!(signal, Some(libc::SIGKILL | libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT));
@@ -61,7 +88,7 @@ impl Death {
             Cause::Killed
         } else if is_of_memory(&lower) {
             Cause::Memory
-        } else if is_of_damage(&lower) {
+        } else if has(&CORRUPT) {
             Cause::Corrupt
         } else {
             Cause::Other

@@ -4,20 +4,20 @@
 //! anything is fetched into it.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use super::error::MirrorError;
+use super::fetch_error::FetchError;
 use super::git_mirrors::{GitMirrors, local, may_replace};
 use super::job::{Limits, Output, run};
 use super::lock::Held;
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::tips::{self, Tips};
-use super::transfer::{FetchError, Transfer};
+use super::transfer::Transfer;
 use super::{room, settings, sweep, upkeep};
 use crate::clock::Clock;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
@@ -123,14 +123,17 @@ impl GitMirrors {
         };
         match fetched {
             Ok(()) => Ok(()),
+            // It was empty when it was cloned, or has been made anew.
+            Err(FetchError::OtherFormat(_)) => {
+                self.clone(place, source, wanted, false, held, until).await
+            }
             // Whose damage it is shows in a new clone.
-            Err(FetchError::Damaged(detail) | FetchError::Other(MirrorError::Corrupt(detail)))
-                if may_replace(&mark) =>
-            {
+            Err(error) if error.is_of_damage() && may_replace(&mark) => {
+                let detail = MirrorError::from(error);
                 tracing::warn!(source = source.name(), %detail, "damaged mirror, cloned anew");
                 self.clone(place, source, wanted, true, held, until).await
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -179,7 +182,9 @@ impl GitMirrors {
         }
     }
 
-    /// Makes a mirror under another name and puts it into its place when it is whole.
+    /// Makes a mirror under another name and puts it into its place when it is whole. How the source
+    /// names its objects shows when it is asked; that it is damaged is believed the second time, since
+    /// a server that is short of something may say so, too.
     pub(super) async fn clone(
         &self,
         place: &Place,
@@ -191,28 +196,36 @@ impl GitMirrors {
     ) -> Result<(), MirrorError> {
         self.make_room(place, 0, held).await?;
         let now = Clock::System.wall_ms();
-        let about = self.transfer.head(source, until).await?;
-        let wanted_format = wanted.first().map(ObjectId::format);
-        let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
-        let git_dir = place.unfinished();
-        self.init(&git_dir, format, source, about.branch.as_deref(), held).await?;
-        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
-        let made = match fetched {
-            Ok(()) => {
-                let (place, mark) = (place.clone(), Mark::new(format, is_replacement));
-                let finished = held.blocking(move || {
-                    place.discard()?;
-                    place.finish(&git_dir, &mark)?;
-                    place.note_fetched(now)?;
-                    place.measure()
-                });
-                finished.await.map_err(local)
+        let first = wanted.first().map_or(ObjectFormat::Sha1, ObjectId::format);
+        let unknown = "it names its objects neither by SHA-1 nor by SHA-256";
+        let mut refused = FetchError::OtherFormat(unknown.to_owned());
+        for format in [first, first.other(), first, first.other()] {
+            let git_dir = place.unfinished();
+            let made = self.make(&git_dir, source, format, wanted, held, until).await;
+            let is_made = made.is_ok();
+            let (to, mark) = (place.clone(), Mark::new(format, is_replacement));
+            let put = held.blocking(move || {
+                if is_made {
+                    to.discard()?;
+                    to.finish(&git_dir, &mark)?;
+                    to.note_fetched(now)?;
+                    to.measure()?;
+                }
+                to.clear()
+            });
+            put.await.map_err(local)?;
+            match made {
+                Ok(()) => return self.settle(place, source, held).await,
+                Err(error) if error.is_of_damage() => refused = error,
+                Err(FetchError::OtherFormat(_)) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(failed(error)),
-        };
-        let left = place.clone();
-        held.blocking(move || left.clear()).await.map_err(local)?;
-        made?;
+        }
+        Err(refused.into())
+    }
+
+    /// Makes others go for a mirror that has just been made.
+    async fn settle(&self, place: &Place, source: &Source, held: &Held) -> Result<(), MirrorError> {
         match self.evict(place, 0, held).await {
             // It is here and whole: what is lacking now, the next one will ask for.
             Err(MirrorError::NoRoom(detail)) => {
@@ -223,12 +236,25 @@ impl GitMirrors {
         }
     }
 
+    /// Makes a mirror and fetches all into it.
+    async fn make(
+        &self,
+        git_dir: &Path,
+        source: &Source,
+        format: ObjectFormat,
+        wanted: &[ObjectId],
+        held: &Held,
+        until: Instant,
+    ) -> Result<(), FetchError> {
+        self.init(git_dir, format, source, held).await?;
+        self.fetch_all(git_dir, source, format, wanted, held, until).await
+    }
+
     async fn init(
         &self,
         git_dir: &Path,
         format: ObjectFormat,
         source: &Source,
-        branch: Option<&str>,
         held: &Held,
     ) -> Result<(), MirrorError> {
         let mut command = self.transfer.program.bare_command(&[]);
@@ -245,15 +271,7 @@ impl GitMirrors {
         }
         let (git_dir, source) = (git_dir.to_owned(), source.clone());
         let access = self.transfer.access.clone();
-        let branch = branch.map(str::to_owned);
-        let written = held.blocking(move || {
-            settings::write(&git_dir, &source, format, &access)?;
-            fs::create_dir_all(git_dir.join("refs/qw"))?;
-            if let Some(branch) = branch {
-                fs::write(git_dir.join("refs/qw/HEAD"), format!("ref: refs/qw/heads/{branch}\n"))?;
-            }
-            Ok(())
-        });
+        let written = held.blocking(move || settings::write(&git_dir, &source, format, &access));
         written.await.map_err(local)
     }
 
@@ -275,10 +293,10 @@ impl GitMirrors {
         written.await.map_err(|error| other(local(error)))?;
         let program = &self.transfer.program;
         let now = Clock::System.wall_ms();
-        let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
+        let before = Tips::of(&git_dir, format, program).await?;
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         // Also after a fetch that failed half way.
-        tips::pin_lost(&before, &git_dir, format, program, held).await.map_err(other)?;
+        tips::pin_lost(&before, &git_dir, format, program, held).await?;
         fetched?;
         let (tended, age) = (git_dir.clone(), self.transfer.limits.pin_time);
         let expired = held.blocking(move || upkeep::expire_pins(&tended, age)).await;
@@ -342,13 +360,5 @@ impl GitMirrors {
             Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
             None => Ok(()),
         }
-    }
-}
-
-fn failed(error: FetchError) -> MirrorError {
-    match error {
-        FetchError::Damaged(detail) => MirrorError::Corrupt(detail),
-        FetchError::Gone(id) => MirrorError::Fetch(format!("{id} is gone")),
-        FetchError::Other(error) => error,
     }
 }

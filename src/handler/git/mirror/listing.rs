@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::MirrorError;
+use super::fetch_error::is_damage;
 use super::guard::Mirror;
 use super::job::{Done, JobError, Limits, Output, run};
-use super::transfer::is_branch;
-use crate::handler::git::complaint::{is_of_damage, is_of_memory};
+use super::transfer::{DEFAULT, is_branch};
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::program::Program;
 
@@ -19,8 +19,6 @@ use crate::handler::git::program::Program;
 const MAX_LIST: usize = 128 * 1024 * 1024;
 /// Bytes of a mailmap.
 const MAX_MAILMAP: usize = 16 * 1024 * 1024;
-/// Where it lies.
-const MAILMAP: &str = "refs/qw/HEAD:.mailmap";
 /// Bytes of an answer about one name.
 const MAX_ANSWER: usize = 4096;
 /// Refs that are looked at for one name: those of the branch and the tag, if nothing is below them. The
@@ -74,7 +72,7 @@ pub(super) async fn resolve(
 ) -> Result<Option<ObjectId>, MirrorError> {
     let candidates = match name.parse::<ObjectId>() {
         Ok(id) => vec![id.to_string()],
-        Err(_) if name == "HEAD" => vec!["refs/qw/HEAD".to_owned()],
+        Err(_) if name == "HEAD" => vec![DEFAULT.to_owned()],
         Err(_) if is_branch(name) => {
             vec![format!("refs/qw/heads/{name}"), format!("refs/qw/tags/{name}")]
         }
@@ -89,7 +87,7 @@ pub(super) async fn resolve(
         return Ok(Some(id));
     }
     // A name that is there stands for something, or the mirror has lost it.
-    if is_of_damage(&done.stderr.to_lowercase()) {
+    if is_damage(&done.stderr.to_lowercase()) {
         return Err(MirrorError::Corrupt(done.stderr));
     }
     lost(mirror, &candidates, program).await
@@ -124,13 +122,13 @@ pub(super) async fn mailmap(
     let look = async |format: &str, most: usize| {
         let mut command = program.command(mirror.git_dir(), mirror.format(), &[]);
         command.args(["cat-file", format]);
-        ask(command, &format!("{MAILMAP}\n"), most).await
+        ask(command, &format!("{DEFAULT}:.mailmap\n"), most).await
     };
     // Git would read all of it into its memory.
     let said = look("--batch-check=%(objecttype) %(objectsize)", MAX_ANSWER).await?;
     let text = String::from_utf8_lossy(&said.stdout);
     let Some(size) = text.trim_end().strip_prefix("blob ") else {
-        return if is_of_damage(&said.stderr.to_lowercase()) {
+        return if is_damage(&said.stderr.to_lowercase()) {
             Err(MirrorError::Corrupt(said.stderr))
         } else {
             Ok(None)
@@ -147,7 +145,7 @@ pub(super) async fn mailmap(
     if is_blob {
         Ok(Some(output.split_off(start)))
     } else {
-        Err(MirrorError::Corrupt(MAILMAP.into()))
+        Err(MirrorError::Corrupt("the mailmap cannot be read".to_owned()))
     }
 }
 
@@ -170,8 +168,7 @@ async fn ask(
 
 /// Why git could not tell.
 fn failed(said: String) -> MirrorError {
-    let lower = said.to_lowercase();
-    if is_of_damage(&lower) && !is_of_memory(&lower) {
+    if is_damage(&said.to_lowercase()) {
         MirrorError::Corrupt(said)
     } else {
         MirrorError::Local(said)
