@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use queue_worker::handler::git::{GitMirrors, GitOptions, MirrorError, Mirrors, Source};
+use queue_worker::handler::git::{GitMirrors, GitOptions, MirrorError, Mirrors, ObjectId, Source};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::invented;
 use crate::mirrors::{assert_tidy, folder, options, origin, policy, source};
-use crate::repository::{all_commits, import};
+use crate::repository::{all_commits, import, line};
 
 /// Tells the test program that it is the one to be killed, and where to clone.
 const ROOT: &str = "QUEUE_WORKER_TEST_ROOT";
@@ -201,6 +202,29 @@ async fn a_run_that_is_called_off_keeps_the_mirror_until_its_work_has_ended() {
     assert!(locked, "others may come while the work goes on");
     until_locked(&lock, false).await;
     assert!(!git_dir.exists(), "it has no mark");
+}
+
+/// A source refuses commits that are gone one by one; who asks for many lets others in meanwhile.
+#[tokio::test]
+async fn who_asks_for_what_is_gone_lets_others_in() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let source = source(&origin);
+    let mirrors = Arc::new(GitMirrors::new(&options(root.path())).await.unwrap());
+    let git_dir = mirrors.open(&source, &[]).await.unwrap().git_dir().to_owned();
+    let unreached = line(&origin, &["commit-tree", "b0^{tree}", "-p", "b0", "-m", "unreached"]);
+    let mut wanted: Vec<ObjectId> =
+        (1..=40).map(|number| format!("{number:040x}").parse().unwrap()).collect();
+    wanted.push(unreached.parse().unwrap());
+    let mut run = JoinSet::new();
+    let (shared, same) = (Arc::clone(&mirrors), source.clone());
+    run.spawn(async move { shared.open(&same, &wanted).await });
+    until_locked(&git_dir.with_file_name("lock"), true).await;
+    let mirror = mirrors.open(&source, &[]).await.unwrap();
+    assert!(run.try_join_next().is_none(), "it was left alone to the end");
+    drop(mirror);
+    let mirror = run.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(line(mirror.git_dir(), &["cat-file", "-t", &unreached]), "commit");
 }
 
 #[tokio::test]

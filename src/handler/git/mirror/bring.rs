@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::error::MirrorError;
 use super::fetch_error::FetchError;
@@ -17,8 +17,7 @@ use super::lock::Held;
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::tips::{self, Tips};
-use super::transfer::Transfer;
-use super::{room, settings, sweep, upkeep};
+use super::{settings, sweep, upkeep};
 use crate::clock::Clock;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
 
@@ -27,11 +26,9 @@ const LOOK_TIME: Duration = Duration::from_secs(60);
 /// Bytes that are asked for before a fetch into a mirror that is larger. Most fetches bring less, and
 /// a larger one has what stays free on the disk besides.
 const FETCH_ROOM: u64 = 256 * 1024 * 1024;
-/// The disk has what was evicted within this time: children that wait for more keep packs open for some
-/// seconds.
-const GIVE_BACK_TIME: Duration = Duration::from_secs(15);
-/// How often it is looked whether it has.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Refusals, each a round trip, after which others may have the mirror.
+const GONE_AT_ONCE: usize = 16;
 
 /// What somebody needs of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,14 +89,15 @@ impl GitMirrors {
         }
     }
 
-    /// Clones or fetches, unless somebody has met the need meanwhile.
+    /// Clones or fetches, unless somebody has met the need meanwhile. Answers as
+    /// [`GitMirrors::fetch_all`] does.
     pub(super) async fn bring(
         &self,
         place: &Place,
         source: &Source,
         need: Need<'_>,
         held: &Held,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<Vec<ObjectId>, MirrorError> {
         let until = Instant::now() + self.transfer.limits.fetch_time;
         let wanted = match need {
             Need::Commits(wanted) => wanted,
@@ -111,7 +109,7 @@ impl GitMirrors {
             return self.clone(place, source, wanted, false, held, until).await;
         };
         if self.is_met(need, place, &mark, format).await? {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let fetched = match need {
             Need::Another(_) => {
@@ -122,7 +120,7 @@ impl GitMirrors {
             }
         };
         match fetched {
-            Ok(()) => Ok(()),
+            Ok(gone) => Ok(gone),
             // It was empty when it was cloned, or has been made anew.
             Err(FetchError::OtherFormat(_)) => {
                 self.clone(place, source, wanted, false, held, until).await
@@ -160,28 +158,6 @@ impl GitMirrors {
         tidied.await.map_err(local)
     }
 
-    /// Evicts what has to go for `more` bytes in a mirror.
-    async fn evict(&self, place: &Place, more: u64, held: &Held) -> Result<(), MirrorError> {
-        let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
-        let made = move || Ok(room::make_room(&root, &place, more, &limits));
-        held.blocking(made).await.map_err(local)?
-    }
-
-    /// The same, and waits until the disk has given it back.
-    async fn make_room(&self, place: &Place, more: u64, held: &Held) -> Result<(), MirrorError> {
-        self.evict(place, more, held).await?;
-        let until = Instant::now() + GIVE_BACK_TIME;
-        loop {
-            match room::lack(&self.root, more, &self.transfer.limits).map_err(local)? {
-                0 => return Ok(()),
-                lack if Instant::now() >= until => {
-                    return Err(room::no_room(&self.root, lack, "also after mirrors were evicted"));
-                }
-                _ => sleep(LOOK_EVERY).await,
-            }
-        }
-    }
-
     /// Makes a mirror under another name and puts it into its place when it is whole. How the source
     /// names its objects shows when it is asked; that it is damaged is believed the second time, since
     /// a server that is short of something may say so, too.
@@ -193,7 +169,7 @@ impl GitMirrors {
         is_replacement: bool,
         held: &Held,
         until: Instant,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<Vec<ObjectId>, MirrorError> {
         self.make_room(place, 0, held).await?;
         let now = Clock::System.wall_ms();
         let first = wanted.first().map_or(ObjectFormat::Sha1, ObjectId::format);
@@ -215,25 +191,16 @@ impl GitMirrors {
             });
             put.await.map_err(local)?;
             match made {
-                Ok(()) => return self.settle(place, source, held).await,
+                Ok(gone) => {
+                    self.settle(place, source, held).await?;
+                    return Ok(gone);
+                }
                 Err(error) if error.is_of_damage() => refused = error,
                 Err(FetchError::OtherFormat(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(refused.into())
-    }
-
-    /// Makes others go for a mirror that has just been made.
-    async fn settle(&self, place: &Place, source: &Source, held: &Held) -> Result<(), MirrorError> {
-        match self.evict(place, 0, held).await {
-            // It is here and whole: what is lacking now, the next one will ask for.
-            Err(MirrorError::NoRoom(detail)) => {
-                tracing::warn!(source = source.name(), %detail, "the mirror leaves too little room");
-                Ok(())
-            }
-            evicted => evicted,
-        }
     }
 
     /// Makes a mirror and fetches all into it.
@@ -245,7 +212,7 @@ impl GitMirrors {
         wanted: &[ObjectId],
         held: &Held,
         until: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<ObjectId>, FetchError> {
         self.init(git_dir, format, source, held).await?;
         self.fetch_all(git_dir, source, format, wanted, held, until).await
     }
@@ -284,7 +251,7 @@ impl GitMirrors {
         wanted: &[ObjectId],
         held: &Held,
         until: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<ObjectId>, FetchError> {
         let other = FetchError::Other;
         self.make_room(place, place.size().min(FETCH_ROOM), held).await.map_err(other)?;
         let git_dir = place.mirror();
@@ -297,7 +264,7 @@ impl GitMirrors {
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         // Also after a fetch that failed half way.
         tips::pin_lost(&before, &git_dir, format, program, held).await?;
-        fetched?;
+        let gone = fetched?;
         let (tended, age) = (git_dir.clone(), self.transfer.limits.pin_time);
         let expired = held.blocking(move || upkeep::expire_pins(&tended, age)).await;
         expired.map_err(|error| other(local(error)))?;
@@ -308,29 +275,13 @@ impl GitMirrors {
         let noted =
             held.blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
         noted.map_err(|error| other(local(error)))?;
-        Ok(())
-    }
-
-    /// Upkeep, if there is room for it: a repack may need as much again as the mirror has.
-    async fn tend(
-        &self,
-        place: &Place,
-        format: ObjectFormat,
-        held: &Held,
-    ) -> Result<(), MirrorError> {
-        let Transfer { program, limits, .. } = &self.transfer;
-        match room::lack(&self.root, place.size(), limits).map_err(local)? {
-            0 => upkeep::tend(&place.mirror(), format, program, limits, held).await,
-            lack => {
-                let mirror = place.mirror();
-                tracing::warn!(mirror = %mirror.display(), lack, "no room for upkeep, put off");
-            }
-        }
-        Ok(())
+        Ok(gone)
     }
 
     /// Branches and tags, then by their ids what is wanted and not among them. What the source does
-    /// not have is left out.
+    /// not have is left out; a refusal names one such commit, so that each costs a fetch. After some of
+    /// them others shall have the mirror: then it answers which these are, and has not asked for the
+    /// rest.
     async fn fetch_all(
         &self,
         git_dir: &Path,
@@ -339,18 +290,22 @@ impl GitMirrors {
         wanted: &[ObjectId],
         held: &Held,
         until: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<ObjectId>, FetchError> {
         self.transfer.fetch(git_dir, format, source, held, until).await?;
         let wanted: Vec<ObjectId> =
             wanted.iter().copied().filter(|id| id.format() == format).collect();
         let mut missing =
             self.missing(git_dir, format, &wanted).await.map_err(FetchError::Other)?;
-        // Each round fetches all or names one that is gone.
+        let mut gone = Vec::new();
         while !missing.is_empty() {
+            if gone.len() == GONE_AT_ONCE {
+                return Ok(gone);
+            }
             match self.transfer.fetch_ids(git_dir, &missing, source, held, until).await {
                 Ok(()) => break,
                 Err(FetchError::Gone(id)) if missing.contains(&id) => {
                     missing.retain(|other| *other != id);
+                    gone.push(id);
                 }
                 Err(error) => return Err(error),
             }
@@ -358,7 +313,7 @@ impl GitMirrors {
         // The source has these, and they came or were there before.
         match self.missing(git_dir, format, &missing).await.map_err(FetchError::Other)?.first() {
             Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
-            None => Ok(()),
+            None => Ok(Vec::new()),
         }
     }
 }

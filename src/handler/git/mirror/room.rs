@@ -7,11 +7,68 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 
 use super::error::MirrorError;
-use super::lock::try_lock;
+use super::git_mirrors::{GitMirrors, local};
+use super::lock::{Held, try_lock};
 use super::place::Place;
+use super::source::Source;
 use crate::handler::git::options::MirrorLimits;
+
+/// The disk has what was evicted within this time: children that wait for more keep packs open for some
+/// seconds.
+const GIVE_BACK_TIME: Duration = Duration::from_secs(15);
+/// How often it is looked whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+impl GitMirrors {
+    /// Evicts what has to go for `more` bytes in a mirror.
+    async fn evict(&self, place: &Place, more: u64, held: &Held) -> Result<(), MirrorError> {
+        let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
+        let made = move || Ok(make_room(&root, &place, more, &limits));
+        held.blocking(made).await.map_err(local)?
+    }
+
+    /// The same, and waits until the disk has given it back.
+    pub(super) async fn make_room(
+        &self,
+        place: &Place,
+        more: u64,
+        held: &Held,
+    ) -> Result<(), MirrorError> {
+        self.evict(place, more, held).await?;
+        let until = Instant::now() + GIVE_BACK_TIME;
+        loop {
+            match lack(&self.root, more, &self.transfer.limits).map_err(local)? {
+                0 => return Ok(()),
+                lack if Instant::now() >= until => {
+                    return Err(no_room(&self.root, lack, "also after mirrors were evicted"));
+                }
+                _ => sleep(LOOK_EVERY).await,
+            }
+        }
+    }
+
+    /// Makes others go for a mirror that has just been made.
+    pub(super) async fn settle(
+        &self,
+        place: &Place,
+        source: &Source,
+        held: &Held,
+    ) -> Result<(), MirrorError> {
+        match self.evict(place, 0, held).await {
+            // It is here and whole: what is lacking now, the next one will ask for.
+            Err(MirrorError::NoRoom(detail)) => {
+                tracing::warn!(source = source.name(), %detail, "the mirror leaves too little room");
+                Ok(())
+            }
+            evicted => evicted,
+        }
+    }
+}
 
 /// Makes room for `more` bytes in the mirror at `place`, whose exclusive lock is held. Blocks.
 pub(super) fn make_room(
@@ -111,7 +168,6 @@ mod tests {
 
     use super::*;
     use crate::handler::git::mirror::place::Mark;
-    use crate::handler::git::mirror::source::Source;
     use crate::handler::git::oid::ObjectFormat;
     use crate::handler::git::options::SourcePolicy;
 
