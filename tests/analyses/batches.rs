@@ -53,7 +53,7 @@ impl Engine for Watched {
 /// Everything around one handler.
 pub(crate) struct Ground {
     pub(crate) scene: Scene,
-    git_dir: PathBuf,
+    pub(crate) git_dir: PathBuf,
     engine: Arc<Watched>,
     leases: Arc<dyn LeaseStore>,
     queue: Arc<dyn Queue>,

@@ -2,7 +2,8 @@
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
 //! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills`
-//! takes workers away in the middle, `memory` their git children; `commands` are what a person types.
+//! takes workers away in the middle, `memory` their git children; `fan_out` is about ranges over mirrors
+//! with something wrong; `commands` are what a person types.
 
 #[path = "../git/bombs.rs"]
 mod bombs;
@@ -22,6 +23,7 @@ mod said;
 
 mod batches;
 mod commands;
+mod fan_out;
 mod ground;
 mod kills;
 mod memory;

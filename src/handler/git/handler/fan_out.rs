@@ -1,7 +1,8 @@
 //! A range or a whole repository becomes tasks of some commits each.
 //!
 //! The ids of these tasks follow from what they ask for, so a second time adds none: the ledger refuses
-//! a task that it knows. All are in the stream before this task is acknowledged.
+//! a task that it knows. All are in the stream before this task is acknowledged. A mirror that is found
+//! damaged is cloned anew, once; a mailmap that cannot be had costs nothing but itself.
 
 use futures_util::future::try_join_all;
 use serde_json::{Value, json};
@@ -19,6 +20,33 @@ use crate::queue::codec::NewTask;
 /// Entries on their way to Redis at once.
 const UNDER_WAY: usize = 100;
 
+/// Why there is no list of commits.
+enum NoCommits {
+    /// The mirror cannot tell.
+    Mirror(MirrorError),
+    /// The repository knows no such name.
+    Unknown(String),
+}
+
+impl From<MirrorError> for NoCommits {
+    fn from(error: MirrorError) -> Self {
+        Self::Mirror(error)
+    }
+}
+
+impl NoCommits {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Mirror(error) => mirror_failed(&error),
+            Self::Unknown(name) => {
+                let message =
+                    format!("payload: `range`: there is no commit, branch or tag {name:?}");
+                Failure::for_good(message).with_status("payload")
+            }
+        }
+    }
+}
+
 /// A fan-out at work.
 pub(super) struct FanOut<'a> {
     pub(super) parts: &'a GitParts,
@@ -32,16 +60,12 @@ impl FanOut<'_> {
     /// Adds the tasks; answers how many.
     pub(super) async fn run(&self, wish: &Wish) -> Result<Value, Failure> {
         let GitParts { mirrors, stores, engine } = self.parts;
-        let mirror = mirrors.refresh(self.source).await.map_err(|error| mirror_failed(&error))?;
-        let selection = self.selection(&mirror, wish).await?;
-        let listed = mirrors.list(&mirror, &selection).await;
-        let mut commits = listed.map_err(|error| mirror_failed(&error))?;
-        let mailmap = mirrors.mailmap(&mirror).await.map_err(|error| mirror_failed(&error))?;
+        let (mirror, mut commits) = self.commits(wish).await.map_err(NoCommits::failure)?;
+        let mailmap = mirrors.mailmap(&mirror).await;
         drop(mirror);
         // Oldest first: what comes later changes only the last tasks.
         commits.reverse();
-        let noted = stores.results.set_mailmap(self.place, mailmap.as_deref()).await;
-        noted.map_err(|error| results_failed(&error))?;
+        self.note_mailmap(mailmap).await?;
         let profile = engine.profile().id();
         let tasks: Vec<(TaskId, &[ObjectId])> = commits
             .chunks(self.batch.max(1))
@@ -57,7 +81,53 @@ impl FanOut<'_> {
         Ok(json!({"commits": commits.len(), "tasks": tasks.len(), "profile": profile}))
     }
 
-    async fn selection(&self, mirror: &Mirror, wish: &Wish) -> Result<Selection, Failure> {
+    /// The commits of a wish, and the mirror that has them.
+    async fn commits(&self, wish: &Wish) -> Result<(Mirror, Vec<ObjectId>), NoCommits> {
+        let mirrors = &self.parts.mirrors;
+        let mirror = mirrors.refresh(self.source).await?;
+        let detail = match self.list(&mirror, wish).await {
+            Ok(commits) => return Ok((mirror, commits)),
+            Err(NoCommits::Mirror(MirrorError::Corrupt(detail))) => detail,
+            Err(error) => return Err(error),
+        };
+        tracing::warn!(source = self.source.name(), %detail, "damaged mirror");
+        let mirror = match mirrors.replace(self.source, mirror).await {
+            Ok(mirror) => mirror,
+            // What was found damaged says more than that there is nothing better.
+            Err(MirrorError::Corrupt(_)) => return Err(MirrorError::Corrupt(detail).into()),
+            Err(error) => return Err(error.into()),
+        };
+        let commits = self.list(&mirror, wish).await?;
+        Ok((mirror, commits))
+    }
+
+    async fn list(&self, mirror: &Mirror, wish: &Wish) -> Result<Vec<ObjectId>, NoCommits> {
+        let selection = self.selection(mirror, wish).await?;
+        Ok(self.parts.mirrors.list(mirror, &selection).await?)
+    }
+
+    /// Notes the mailmap. The one that was noted last stays where there is one that cannot be read: it
+    /// is nearer to the truth than none.
+    async fn note_mailmap(
+        &self,
+        mailmap: Result<Option<Vec<u8>>, MirrorError>,
+    ) -> Result<(), Failure> {
+        match mailmap {
+            Ok(mailmap) => {
+                let results = &self.parts.stores.results;
+                let noted = results.set_mailmap(self.place, mailmap.as_deref()).await;
+                noted.map_err(|error| results_failed(&error))
+            }
+            Err(error) if error.is_transient() => Err(mirror_failed(&error)),
+            Err(error) => {
+                let source = self.source.name();
+                tracing::warn!(source, %error, "mailmap ignored, the one before it stays");
+                Ok(())
+            }
+        }
+    }
+
+    async fn selection(&self, mirror: &Mirror, wish: &Wish) -> Result<Selection, NoCommits> {
         let Wish::Range { from, to } = wish else { return Ok(Selection::All) };
         let from = match from {
             Some(from) => Some(self.resolve(mirror, from).await?),
@@ -66,12 +136,9 @@ impl FanOut<'_> {
         Ok(Selection::Range { from, to: self.resolve(mirror, to).await? })
     }
 
-    async fn resolve(&self, mirror: &Mirror, name: &str) -> Result<ObjectId, Failure> {
-        let found = self.parts.mirrors.resolve(mirror, name).await;
-        found.map_err(|error| mirror_failed(&error))?.ok_or_else(|| {
-            let message = format!("payload: `range`: there is no commit, branch or tag {name:?}");
-            Failure::for_good(message).with_status("payload")
-        })
+    async fn resolve(&self, mirror: &Mirror, name: &str) -> Result<ObjectId, NoCommits> {
+        let found = self.parts.mirrors.resolve(mirror, name).await?;
+        found.ok_or_else(|| NoCommits::Unknown(name.to_owned()))
     }
 
     async fn add(&self, tasks: &[(TaskId, &[ObjectId])]) -> Result<(), Failure> {

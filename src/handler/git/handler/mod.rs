@@ -158,7 +158,7 @@ fn refused(error: &InvalidSource) -> Failure {
     let field = match error {
         InvalidSource::Name => "repo",
         InvalidSource::Form
-        | InvalidSource::Password
+        | InvalidSource::Credentials
         | InvalidSource::Protocol(_)
         | InvalidSource::Host(_) => "url",
     };

@@ -6,6 +6,7 @@
 
 mod bring;
 mod error;
+mod fetch_error;
 mod git_mirrors;
 mod guard;
 mod job;
