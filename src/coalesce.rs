@@ -6,8 +6,9 @@
 //! waits for nobody. Where a round trip costs much more than a request, small groups may be kept
 //! apart in time: see [`Coalescer::spaced`].
 //!
-//! A request that was submitted is always served to its end, even if its caller has gone: a
-//! cancelled caller must not cancel a transaction half-way.
+//! A request that was submitted is always served, even if its caller has gone: a cancelled caller
+//! must not cancel a transaction half-way. Only who serves may take that for a reason to give up:
+//! see [`Reply::unwanted`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -46,6 +47,16 @@ impl<A> Reply<A> {
     /// Answers the caller; if it has gone, the answer goes nowhere.
     pub fn answer(self, answer: A) {
         let _ = self.0.send(answer);
+    }
+
+    /// Whether the caller has gone.
+    pub fn is_unwanted(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Resolves when the caller has gone.
+    pub async fn unwanted(&mut self) {
+        self.0.closed().await;
     }
 }
 

@@ -240,6 +240,20 @@ const BAD: &[BadCase] = &[
         "lower",
     ),
     (
+        "[postgres]\ncall_timeout = \"25h\"\n",
+        Some(2),
+        "postgres.call_timeout",
+        "25h is no deadline for a call",
+        "\"1d\" or less",
+    ),
+    (
+        "[redis]\nconnect_timeout = \"13d\"\n",
+        Some(2),
+        "redis.connect_timeout",
+        "13d is no deadline",
+        "lower it",
+    ),
+    (
         "[postgres]\ncommitters = 9\n",
         Some(2),
         "postgres.committers",

@@ -4,6 +4,7 @@
 
 #[path = "ledger/claims.rs"]
 mod claims;
+mod common;
 #[path = "ledger/effects.rs"]
 mod effects;
 #[path = "ledger/letters.rs"]

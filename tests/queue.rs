@@ -16,7 +16,7 @@ use queue_worker::domain::{
     Delivery, EntryId, Kind, MalformedReason, QueueName, RawEntry, WorkerId,
 };
 use queue_worker::queue::codec::{NewTask, decode};
-use queue_worker::queue::{Demand, Queue, QueueDepth, RedisQueue, RedisQueueOptions};
+use queue_worker::queue::{CutShort, Demand, Queue, QueueDepth, RedisQueue, RedisQueueOptions};
 use redis_server::{RedisServer, eventually};
 use tokio::time::Instant;
 
@@ -177,7 +177,7 @@ async fn interrupt_gives_up_a_fetch_that_a_frozen_server_holds() {
     };
     let since = Instant::now();
     let (fetched, ()) = tokio::join!(fetch, interrupt);
-    assert!(fetched.expect_err("no answer").is_transient());
+    assert!(fetched.expect_err("no answer").error.is_transient());
     assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
     server.cont();
 }
@@ -243,14 +243,15 @@ async fn scenario_09_orphans_behind_a_long_live_list_are_reached() {
     assert_eq!(second.reclaim(&WORK, demand(210)).await.expect("reclaimed").len(), 210);
 }
 
-/// An error that is swallowed would let the later pages idle for ever anew with nobody at work; one
-/// that is told too soon, the earlier ones.
-#[tokio::test]
-async fn a_reclaim_that_fails_on_a_later_page_gives_the_earlier_ones_and_then_says_so() {
-    let server = RedisServer::start();
-    let dead = idling(&server, Duration::ZERO);
-    let small = add(&dead, 1).await;
-    let giant = dead.append(&WORK, &entry(&"x".repeat(3_000_000))).await.expect("added");
+/// Pages of one entry, by the bytes that they may have.
+const PAGES: Demand = Demand { entries: 9, bytes: 1_500 };
+
+/// A small entry and a giant one that a dead worker has left, and who is to take them over, behind a
+/// network on which the giant takes seconds to arrive.
+async fn small_before_giant(server: &RedisServer) -> (Vec<EntryId>, TcpProxy, RedisQueue) {
+    let dead = idling(server, Duration::ZERO);
+    let mut added = add(&dead, 1).await;
+    added.push(dead.append(&WORK, &entry(&"x".repeat(3_000_000))).await.expect("added"));
     assert_eq!(dead.fetch(&WORK, demand(2), NO_WAIT).await.expect("fetched").len(), 2);
     let proxy = TcpProxy::start(server.port).await;
     let rescuer = RedisQueue::new(RedisQueueOptions {
@@ -260,14 +261,43 @@ async fn a_reclaim_that_fails_on_a_later_page_gives_the_earlier_ones_and_then_sa
     });
     assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
     proxy.throttle(1_000_000);
-    // A page is one entry, by the bytes that it may have.
-    let two_pages = Demand { entries: 9, bytes: 1_500 };
-    assert_eq!(ids(&rescuer.reclaim(&WORK, two_pages).await.expect("the first page")), small);
-    let error = rescuer.reclaim(&WORK, two_pages).await.expect_err("the second page is late");
-    assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
+    (added, proxy, rescuer)
+}
+
+/// An error that is swallowed would let the later pages idle for ever anew with nobody at work; one
+/// that comes alone, the earlier ones.
+#[tokio::test]
+async fn a_look_that_fails_on_a_later_page_says_so_and_gives_the_earlier_ones() {
+    let server = RedisServer::start();
+    let (added, proxy, rescuer) = small_before_giant(&server).await;
+    let late = |CutShort { in_hand, error }| {
+        assert_eq!(ids(&in_hand), added[..1]);
+        assert!(matches!(error, RedisError::Timeout { .. }), "{error}");
+    };
+    late(rescuer.reclaim(&WORK, PAGES).await.expect_err("the second page is late"));
+    late(rescuer.delivered(&WORK, START, PAGES).await.expect_err("the second page is late"));
     proxy.forward();
     let found = rescuer.delivered(&WORK, START, demand(9)).await.expect("found");
-    assert_eq!(ids(&found), [small[0], giant]);
+    assert_eq!(ids(&found), added);
+}
+
+/// As one is that has left: what it had claimed is found, not behind the answer that nobody wants.
+#[tokio::test]
+async fn a_look_that_was_given_up_is_in_nobodys_way() {
+    let server = RedisServer::start();
+    let (added, _proxy, rescuer) = small_before_giant(&server).await;
+    {
+        let look = rescuer.reclaim(&WORK, PAGES);
+        let both_are_ours =
+            || added.iter().all(|id| pending(&server, *id).is_some_and(|p| p.1 == 2));
+        tokio::select! {
+            biased;
+            () = eventually("both are claimed", both_are_ours) => {}
+            _ = look => panic!("the giant takes longer"),
+        }
+    }
+    let found = rescuer.delivered(&WORK, START, demand(1)).await.expect("found at once");
+    assert_eq!(ids(&found), added[..1]);
 }
 
 /// A queue with small payloads neither times out behind the large ones of another, nor doubts Redis.
@@ -292,12 +322,17 @@ async fn the_giant_answer_of_one_queue_fails_no_sweep_of_another() {
         ..options(behind(&proxy))
     });
     assert!(rescuer.delivered(&WORK, START, demand(1)).await.expect("connected").is_empty());
+    assert!(rescuer.delivered(&giants, START, demand(1)).await.expect("connected").is_empty());
     proxy.throttle(1_000_000);
-    // The small one first: the giant is under way by the time it claims what it has found.
-    let (small, large) =
-        tokio::join!(rescuer.reclaim(&WORK, demand(1)), rescuer.reclaim(&giants, demand(4)));
-    assert_eq!(ids(&small.expect("behind it")), [added[40]]);
-    assert_eq!(ids(&large.expect("slow")), [giant]);
+    let (mut large, small) =
+        (rescuer.reclaim(&giants, demand(4)), rescuer.reclaim(&WORK, demand(1)));
+    let small = tokio::select! {
+        biased;
+        _ = &mut large => panic!("the small one waits for the giant"),
+        small = small => small,
+    };
+    assert_eq!(ids(&small.expect("at once")), [added[40]]);
+    assert_eq!(ids(&large.await.expect("slow")), [giant]);
 }
 
 /// However little is asked for: the sweep that comes next is half a second away.
@@ -377,6 +412,28 @@ async fn handing_over_adds_again_what_the_stream_has_lost() {
         assert_eq!(again[0].raw, fetched[0].raw);
         server.run::<()>("FLUSHALL");
     }
+}
+
+/// A server that refuses has added nothing.
+#[tokio::test]
+async fn what_was_refused_may_be_added_again() {
+    let server = RedisServer::start();
+    let giver = queue(&server);
+    let added = add(&giver, 1).await;
+    let fetched = giver.fetch(&WORK, demand(1), NO_WAIT).await.expect("fetched");
+    server.run::<redis::Value>(&format!("XDEL {KEY} {}", added[0]));
+    server.run::<()>("REPLICAOF 127.0.0.1 1");
+    let hand_over = async || giver.hand_over(&WORK, added[0], &fetched[0].raw).await;
+    let error = hand_over().await.expect_err("read-only");
+    assert!(error.is_transient(), "{error}");
+    server.run::<()>("REPLICAOF NO ONE");
+    let until = Instant::now() + Duration::from_secs(2);
+    while let Err(error) = hand_over().await {
+        assert!(error.is_transient() && Instant::now() < until, "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let again = queue(&server).fetch(&WORK, demand(9), NO_WAIT).await.expect("fetched");
+    assert_eq!(again.len(), 1);
 }
 
 /// The entry is added again at the end of a long way, or is not: nobody can tell.

@@ -70,9 +70,12 @@ section! {
         files_max: u32 = 100_000,
         /// The most memory of each program of a fetch.
         fetch_memory_max: ByteSize = ByteSize::gib(4),
-        /// The most bytes of one mirror's largest pack.
+        /// The most bytes of one file that a fetch writes, so of what one clone or fetch brings. A
+        /// mirror may become larger by fetches and repacks.
         repository_max: ByteSize = ByteSize::gib(16),
-        /// The most bytes of all mirrors; those used longest ago make room.
+        /// The most bytes of all mirrors, with clones under way, before a clone or a fetch begins and
+        /// after a clone; those used longest ago make room. Those in use stay, and one alone may have
+        /// more.
         mirrors_max: ByteSize = ByteSize::gib(64),
         /// Bytes that stay free on the disk.
         disk_free: ByteSize = ByteSize::gib(1),

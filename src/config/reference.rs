@@ -233,6 +233,7 @@ password inside a URL must be percent-encoded.
 - `drain.timeout` + `drain.kill_after` + `drain.margin` ≤ `drain.stop_timeout`, if that is set;
   without it the unit's own limit shortens a longer drain while the worker runs (docs/systemd.md)
 - `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`
+- `postgres.call_timeout`, `redis.call_timeout` and `redis.connect_timeout` ≤ one day
 - `queue.NAME.max_payload` ≤ `worker.payload_budget`
 - `backoff_base` ≤ `backoff_max`
 - `retention.succeeded` and `retention.failed` ≥ every handler's `backoff_max` and `timeout`, and

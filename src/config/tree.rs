@@ -89,7 +89,8 @@ section! {
         /// The most tasks that are in this worker's hands at once, over all queues, whether they
         /// run or wait for a store.
         max_in_flight: usize = 2_000,
-        /// The most bytes of payload that are in this worker's hands at once.
+        /// The most bytes of payload that are in this worker's hands at once, over all queues; each
+        /// queue may pass it by one payload. Idle queues share what is free.
         payload_budget: ByteSize = ByteSize::mib(64),
     }
 }
@@ -188,7 +189,8 @@ section! {
         /// Crashes in a row that a task survives; after the next one it is dead.
         max_crashes: u32 = 3,
         /// How long a task that crashed workers waits for one to itself before the worker starts
-        /// nothing else until it has run.
+        /// nothing else until it has run; if what runs takes as long again, the task is put back for
+        /// whoever is idle.
         suspect_wait: Duration = secs(30),
         /// Independent Redis masters that hold the locks by majority (Redlock), as URLs like
         /// redis.url: three or a larger odd number, none a replica of another. Empty: the one of

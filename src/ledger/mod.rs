@@ -157,6 +157,11 @@ pub enum Delayed {
     Done,
     /// The row is of another task with the same id: the newcomer is refused.
     Conflict,
+    /// Somebody runs it, under a lease that stands for `remaining`: leave the entry pending.
+    Running {
+        /// By the database's clock.
+        remaining: Duration,
+    },
     /// The row is in another state by now; ask for a claim again later.
     Stale,
 }
@@ -248,7 +253,8 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Applies an effect and records success in one transaction. With `held` absent the claim is
     /// part of it too, in company (only for a first delivery and an effect with
-    /// [`Effect::single_commit`]).
+    /// [`Effect::single_commit`]). A caller that goes away after a claim gives the transaction up;
+    /// what has become of it the row tells, under the fence.
     async fn perform(
         &self,
         task: &Arc<Task>,

@@ -23,6 +23,42 @@ pub struct Demand {
     pub bytes: usize,
 }
 
+/// A read that was cut short. Whoever has called it, and whatever becomes of the error, runs or gives
+/// back what is in hand.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CutShort {
+    /// What had come before the error: delivered to our name.
+    pub in_hand: Vec<Delivery>,
+    /// What ended the read. More may have been delivered unseen: [`Queue::delivered`] finds it.
+    pub error: QueueError,
+}
+
+impl CutShort {
+    /// What a read has brought, and how it ended.
+    pub fn split(read: Result<Vec<Delivery>, Self>) -> (Vec<Delivery>, Result<(), QueueError>) {
+        match read {
+            Ok(deliveries) => (deliveries, Ok(())),
+            Err(Self { in_hand, error }) => (in_hand, Err(error)),
+        }
+    }
+
+    /// The answer of a read that has brought these, and `ended` like this.
+    fn join(in_hand: Vec<Delivery>, ended: Result<(), QueueError>) -> Result<Vec<Delivery>, Self> {
+        match ended {
+            Ok(()) => Ok(in_hand),
+            Err(error) => Err(Self { in_hand, error }),
+        }
+    }
+}
+
+impl From<QueueError> for CutShort {
+    /// With nothing in hand.
+    fn from(error: QueueError) -> Self {
+        Self { in_hand: Vec::new(), error }
+    }
+}
+
 /// Ready work: read it, keep it, settle it, hand it over.
 #[async_trait]
 pub trait Queue: Send + Sync + 'static {
@@ -42,16 +78,16 @@ pub trait Queue: Send + Sync + 'static {
         queue: &QueueName,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError>;
+    ) -> Result<Vec<Delivery>, CutShort>;
 
     /// Ends the [`Queue::fetch`] of this queue that is under way, if there is one. To be polled
     /// together with it: it waits until the read has come back or was given up.
     async fn interrupt(&self, queue: &QueueName);
 
     /// Takes over entries that have idled for `min_idle` in the pending list, of whatever worker.
-    /// Each call scans on from where the last one stopped.
-    async fn reclaim(&self, queue: &QueueName, demand: Demand)
-    -> Result<Vec<Delivery>, QueueError>;
+    /// Each call scans on from where the last one stopped. After an error, or when the call was
+    /// cancelled, entries may be ours unseen, as after [`Queue::fetch`].
+    async fn reclaim(&self, queue: &QueueName, demand: Demand) -> Result<Vec<Delivery>, CutShort>;
 
     /// All entries delivered to this worker's name and still pending, after `after`: to find those
     /// that a broken connection swallowed. The caller drops the ones that it knows.
@@ -60,7 +96,7 @@ pub trait Queue: Send + Sync + 'static {
         queue: &QueueName,
         after: EntryId,
         demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError>;
+    ) -> Result<Vec<Delivery>, CutShort>;
 
     /// Acknowledges and deletes the entry. Only after the outcome is committed.
     async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError>;
@@ -96,8 +132,8 @@ pub trait Queue: Send + Sync + 'static {
     async fn contains(&self, queue: &QueueName, entry: EntryId) -> Result<bool, QueueError>;
 
     /// Deletes this worker's consumer of the queue if nothing is pending for it, checked and
-    /// deleted in one step; also that of what was given back, and those of others that have nothing pending and idled for
-    /// `stale_after`. Answers how many went.
+    /// deleted in one step; also that of what was given back, and those of others that have nothing
+    /// pending and idled for `stale_after`. Answers how many went.
     async fn reap_consumers(
         &self,
         queue: &QueueName,

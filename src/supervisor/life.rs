@@ -22,7 +22,8 @@ use crate::web::{Server, Vitals};
 use crate::worker::fetcher::Fetcher;
 use crate::worker::maintenance::{Maintenance, STALE_CONSUMER};
 use crate::worker::progress::Progress;
-use crate::worker::slots::{Shared, Slots};
+use crate::worker::shared::Shared;
+use crate::worker::slots::Slots;
 use crate::worker::{Context, Served};
 
 /// How often the status line is renewed and, without a watchdog, the loop comes round.
@@ -93,6 +94,7 @@ impl Life {
                     ended.map_err(|error| StartError::Died(error.to_string()))?;
                     continue;
                 }
+                error = self.heartbeat.died() => return Err(error),
                 Some(answer) = self.questions.join_next() => {
                     if let Ok(unit) = answer {
                         self.limited(unit);

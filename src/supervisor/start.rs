@@ -29,7 +29,8 @@ use crate::worker::dice::Dice;
 use crate::worker::health::Health;
 use crate::worker::heartbeat::Beats;
 use crate::worker::progress::Progress;
-use crate::worker::slots::{Shared, Slots};
+use crate::worker::shared::Shared;
+use crate::worker::slots::Slots;
 use crate::worker::stop::Stop;
 use crate::worker::watched::Watched;
 

@@ -80,11 +80,20 @@ impl Executor {
     /// Runs one delivery to its end.
     pub async fn execute(&self, delivery: Delivery, mut place: Place) {
         let (exit, lock) = self.attempt(&delivery, &mut place).await;
-        self.part(&delivery, exit, lock).await;
+        self.end(&delivery, exit, lock, &place).await;
+    }
+
+    /// Hands one over without a look at it: there is no room for it here.
+    pub async fn hand_over(&self, delivery: Delivery, place: Place) {
+        self.end(&delivery, Exit::HandOver, None, &place).await;
+    }
+
+    async fn end(&self, delivery: &Delivery, exit: Exit, lock: Option<Lock>, place: &Place) {
+        self.part(delivery, exit, lock).await;
         // Given back, and brought again by our own look before the answer to that was here: it would
         // idle with us, who do not work on it. What has become another's meanwhile stays so.
         while exit != Exit::Acknowledge && place.came_again() {
-            self.postpone(&delivery, Duration::ZERO).await;
+            self.postpone(delivery, Duration::ZERO).await;
         }
     }
 
@@ -134,7 +143,8 @@ impl Executor {
     }
 
     /// A suspect waits, unlocked and unclaimed, until nothing else is in flight here. What it has
-    /// `waited` on workers that are gone counts.
+    /// `waited` before counts. Where what runs takes longer than the worker should be quiet for it,
+    /// it goes back, to whoever is idle, and waits for longer when it comes again.
     async fn alone(
         &self,
         delivery: &Delivery,
@@ -144,12 +154,15 @@ impl Executor {
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
         let shared = Arc::clone(place.shared());
-        let patience = self.context.limits.suspect_wait.saturating_sub(waited);
+        let suspect_wait = self.context.limits.suspect_wait;
+        let patience = suspect_wait.saturating_sub(waited);
+        let quiet = suspect_wait.max(waited / 2);
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
             () = self.until_taken_away(delivery) => return (Exit::Leave, None),
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
+            () = tokio::time::sleep(patience + quiet) => None,
         };
         match turn {
             Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, None, place).await,
@@ -295,8 +308,10 @@ impl Executor {
     /// the time, so an entry comes round for this but once.
     fn is_left_behind(&self, delivery: &Delivery, task: &Task, remaining: Duration) -> bool {
         let (lease, now) = (self.context.limits.lease, self.context.clock.now());
+        // What has waited comes with the next sweep, which may be a while off.
+        let coming_back = (lease / 2).max(2 * self.context.limits.sweep);
         remaining < lease / 3
-            && self.left_behind.may_wait(&task.id, delivery.entry, now, remaining + lease / 2)
+            && self.left_behind.may_wait(&task.id, delivery.entry, now, remaining + coming_back)
     }
 
     /// A Redis that is full takes no lock but still gives work out. The ledger decides without it

@@ -2,7 +2,8 @@
 //!
 //! Reclaimed entries go before new ones, and both only as far as there is room. The loop ends when
 //! the worker leaves: the blocked read is interrupted, and what it had brought is handed over, as is
-//! what may have been delivered unseen before. A look into the pending list may take as long as the
+//! what may have been delivered unseen before. While the worker goes on, that is looked for however full
+//! it is, and handed over if there is no room. A look into the pending list may take as long as the
 //! largest entry needs to arrive; it is given up then, and what it would have brought idles until
 //! somebody reclaims it. The loop owns the executions that it starts, and waits for them.
 
@@ -19,13 +20,17 @@ use super::{Context, Served};
 use crate::clock::BootInstant;
 use crate::domain::{Delivery, EntryId};
 use crate::protocol::backoff;
-use crate::queue::{Demand, QueueError};
+use crate::queue::{CutShort, Demand, QueueError};
 
 /// A blocked read comes back this often, also to show that the loop is alive.
 const BLOCK: Duration = Duration::from_secs(2);
 
 /// No read asks for more: the group size that measured best.
 const MOST_PER_READ: usize = 256;
+
+/// What each step of a look through everything that is pending for our name brings. Most of it is in
+/// flight and needs no room; the rest is beyond what room there is, for a moment.
+const LOOK: Demand = Demand { entries: MOST_PER_READ, bytes: 8 * 1024 * 1024 };
 
 /// How long a leaving worker still waits for a look into the pending list, to hand over what it
 /// brings instead of leaving it to idle.
@@ -67,7 +72,7 @@ impl Fetcher {
             tokio::select! {
                 biased;
                 () = leaving.cancelled() => break,
-                () = self.until_pulling() => {}
+                () = self.until_something_is_to_do() => {}
             }
             if let Err(error) = self.turn().await {
                 self.context.health.redis.doubt(&error);
@@ -88,25 +93,38 @@ impl Fetcher {
         self.running.wait().await;
     }
 
-    /// Waits while the worker is quiet or a store is away.
-    async fn until_pulling(&self) {
+    /// Waits while the worker is quiet or a store is away. For what was delivered unseen Redis alone
+    /// is enough: it can be handed over.
+    async fn until_something_is_to_do(&self) {
+        let health = &self.context.health;
         loop {
             let pulling = async {
-                self.context.health.until_ready().await;
-                self.context.phase.wait_for(|phase| phase.pulls()).await;
-                self.context.health.is_ready()
+                if self.unseen {
+                    return health.redis.until_up().await;
+                }
+                while !self.may_pull() {
+                    health.until_ready().await;
+                    self.context.phase.wait_for(|phase| phase.pulls()).await;
+                }
             };
             // Comes back now and then only to show that the loop is alive.
-            if tokio::time::timeout(BLOCK, pulling).await == Ok(true) {
+            if tokio::time::timeout(BLOCK, pulling).await.is_ok() {
                 return;
             }
             self.context.progress.came_round();
         }
     }
 
+    fn may_pull(&self) -> bool {
+        self.context.phase.get().pulls() && self.context.health.is_ready()
+    }
+
     /// One turn: what nobody saw, then orphans, then new entries.
     async fn turn(&mut self) -> Result<(), QueueError> {
-        let Some(demand) = self.slots.demand() else {
+        if self.unseen {
+            return self.look_for_unseen().await;
+        }
+        let Some(ask) = self.slots.ask(MOST_PER_READ, self.served.max_payload) else {
             tokio::select! {
                 biased;
                 () = self.context.stop.leaving.cancelled() => {}
@@ -115,30 +133,34 @@ impl Fetcher {
             }
             return Ok(());
         };
-        let demand = Demand { entries: demand.entries.min(MOST_PER_READ), ..demand };
-        if self.unseen {
-            return self.look_for_unseen(demand).await;
-        }
         let now = self.context.clock.now();
-        if now >= self.next_sweep {
-            let queue = Arc::clone(&self.context.stores.queue);
-            let look = queue.reclaim(&self.served.name, demand);
-            let Some(orphans) = self.unless_leaving(look).await else { return Ok(()) };
-            let orphans = orphans?;
-            let sweep = self.context.limits.sweep;
-            // Not at once again after a few: what is just given back here would come and go for ever.
-            if orphans.len() < demand.entries {
-                self.next_sweep =
-                    now + backoff::between(sweep / 2, sweep, self.context.dice.fraction());
-            }
-            if !orphans.is_empty() {
-                self.executor.counts.reclaimed.inc_by(orphans.len() as u64);
-                self.start(orphans);
-                return Ok(());
-            }
+        if now >= self.next_sweep && self.sweep(ask.demand(), now).await? {
+            return Ok(());
         }
         let block = BLOCK.min(self.next_sweep.saturating_since(now));
-        self.fetch(demand, block).await
+        self.fetch(ask.demand(), block).await
+    }
+
+    /// Takes over what idles; answers whether the turn is over with it.
+    async fn sweep(&mut self, demand: Demand, now: BootInstant) -> Result<bool, QueueError> {
+        let queue = Arc::clone(&self.context.stores.queue);
+        let look = queue.reclaim(&self.served.name, demand);
+        let Some(orphans) = self.unless_leaving(look).await else {
+            // It may have taken some already, and was told of none.
+            self.unseen = true;
+            return Ok(true);
+        };
+        let (orphans, ended) = CutShort::split(orphans);
+        let sweep = self.context.limits.sweep;
+        // Not at once again after a few: what is just given back here would come and go for ever.
+        if orphans.len() < demand.entries {
+            self.next_sweep =
+                now + backoff::between(sweep / 2, sweep, self.context.dice.fraction());
+        }
+        let found = orphans.len();
+        self.executor.counts.reclaimed.inc_by(found as u64);
+        self.start(orphans);
+        ended.map(|()| found > 0)
     }
 
     /// Reads new entries. When the worker stops pulling, the read is interrupted, and what it had
@@ -161,26 +183,30 @@ impl Fetcher {
         } else {
             let ended = async { tokio::join!(&mut fetch, queue.interrupt(&name)).0 };
             self.context.progress.waiting(ended).await
-        }?;
+        };
         drop(fetch);
+        let (deliveries, ended) = CutShort::split(deliveries);
         self.start(deliveries);
-        Ok(())
+        ended
     }
 
-    /// Looks through everything that is pending for our name, and starts what is not in flight.
-    async fn look_for_unseen(&mut self, demand: Demand) -> Result<(), QueueError> {
+    /// Looks through everything that is pending for our name. What is not in flight is started where
+    /// there is room, and handed over where there is none: nobody else would look at it for a lease.
+    async fn look_for_unseen(&mut self) -> Result<(), QueueError> {
         let queue = Arc::clone(&self.context.stores.queue);
         let mut after = EntryId { ms: 0, seq: 0 };
         loop {
-            let look = queue.delivered(&self.served.name, after, demand);
-            let Some(page) = self.unless_leaving(look).await else {
-                self.unseen = false;
-                return Ok(());
-            };
-            let page = page?;
-            let Some(last) = page.last() else { break };
-            after = last.entry;
-            self.start(page);
+            let look = queue.delivered(&self.served.name, after, LOOK);
+            // Of a look that takes long nothing more is hoped for.
+            let Some(page) = self.unless_leaving(look).await else { break };
+            let (page, ended) = CutShort::split(page);
+            let last = page.last().map(|delivery| delivery.entry);
+            for delivery in page {
+                self.start_or_hand_over(delivery);
+            }
+            ended?;
+            let Some(last) = last else { break };
+            after = last;
         }
         self.unseen = false;
         Ok(())
@@ -188,10 +214,7 @@ impl Fetcher {
 
     /// Hands over what a leaving worker was delivered unseen, as far as it comes in time.
     async fn last_look(&mut self) {
-        // However little room there is: nothing of it is run.
-        let demand = self.slots.demand().unwrap_or(Demand { entries: 1, bytes: 1 });
-        let demand = Demand { entries: demand.entries.min(MOST_PER_READ), ..demand };
-        let look = tokio::time::timeout(LAST_LOOK, self.look_for_unseen(demand));
+        let look = tokio::time::timeout(LAST_LOOK, self.look_for_unseen());
         if let Ok(Err(error)) = look.await {
             self.context.health.redis.doubt(&error);
         }
@@ -219,220 +242,16 @@ impl Fetcher {
             self.running.spawn(async move { executor.execute(delivery, place).await });
         }
     }
+
+    fn start_or_hand_over(&self, delivery: Delivery) {
+        if self.may_pull() && self.slots.ask(1, self.served.max_payload).is_some() {
+            return self.start(vec![delivery]);
+        }
+        let Some(place) = self.slots.take(&delivery) else { return };
+        let executor = Arc::clone(&self.executor);
+        self.running.spawn(async move { executor.hand_over(delivery, place).await });
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use async_trait::async_trait;
-    use bytes::Bytes;
-
-    use super::super::counts::Counts;
-    use super::super::dice::Dice;
-    use super::super::health::Health;
-    use super::super::heartbeat::Beats;
-    use super::super::progress::{LONGEST_TURN, Progress};
-    use super::super::slots::Shared;
-    use super::super::stop::Stop;
-    use super::super::watched::Watched;
-    use super::super::{Limits, Stores};
-    use super::*;
-    use crate::clock::Clock;
-    use crate::domain::{Failure, Kind, Origin, QueueName, RawEntry, WorkerId};
-    use crate::handler::registry::{EntryOptions, Registry};
-    use crate::handler::{ExternalHandler, Handler, Run};
-    use crate::lease::memory::{MemoryLeases, MemoryLocks};
-    use crate::ledger::Retention;
-    use crate::ledger::memory::{MemoryLedger, MemoryOptions, MemoryTables};
-    use crate::protocol::drain::Phase;
-    use crate::queue::Queue;
-    use crate::queue::codec::NewTask;
-
-    /// A handler that nothing should reach.
-    #[derive(Debug)]
-    struct Idle;
-
-    #[async_trait]
-    impl ExternalHandler for Idle {
-        async fn run(&self, _: Run) -> Result<Option<Bytes>, Failure> {
-            panic!("a leaving worker starts nothing")
-        }
-    }
-
-    /// Longer than the tests wait.
-    const FOREVER: Duration = Duration::from_secs(3600);
-
-    /// A stream whose pending list holds an entry that takes for ever to arrive, behind others.
-    #[derive(Default)]
-    struct Endless {
-        before: Mutex<Vec<Delivery>>,
-        handed_over: Mutex<Vec<EntryId>>,
-    }
-
-    #[async_trait]
-    impl Queue for Endless {
-        async fn check(&self) -> Result<(), QueueError> {
-            Ok(())
-        }
-
-        async fn check_writes(&self) -> Result<(), QueueError> {
-            Ok(())
-        }
-
-        async fn fetch(
-            &self,
-            _: &QueueName,
-            _: Demand,
-            _: Duration,
-        ) -> Result<Vec<Delivery>, QueueError> {
-            panic!("the pending list comes first")
-        }
-
-        async fn interrupt(&self, _: &QueueName) {}
-
-        async fn reclaim(&self, _: &QueueName, _: Demand) -> Result<Vec<Delivery>, QueueError> {
-            std::future::pending().await
-        }
-
-        async fn delivered(
-            &self,
-            _: &QueueName,
-            _: EntryId,
-            _: Demand,
-        ) -> Result<Vec<Delivery>, QueueError> {
-            let before = std::mem::take(&mut *self.before.lock().expect("no panic"));
-            if before.is_empty() {
-                std::future::pending::<()>().await;
-            }
-            Ok(before)
-        }
-
-        async fn settle(&self, _: &QueueName, _: EntryId) -> Result<(), QueueError> {
-            Ok(())
-        }
-
-        async fn hand_over(
-            &self,
-            _: &QueueName,
-            entry: EntryId,
-            _: &RawEntry,
-        ) -> Result<(), QueueError> {
-            self.handed_over.lock().expect("no panic").push(entry);
-            Ok(())
-        }
-
-        async fn postpone(&self, _: &QueueName, _: EntryId, _: Duration) -> Result<(), QueueError> {
-            Ok(())
-        }
-
-        async fn touch(&self, _: &[(QueueName, EntryId)]) -> Result<Vec<bool>, QueueError> {
-            Ok(Vec::new())
-        }
-
-        async fn append(&self, _: &QueueName, _: &RawEntry) -> Result<EntryId, QueueError> {
-            Ok(EntryId { ms: 1, seq: 0 })
-        }
-
-        async fn contains(&self, _: &QueueName, _: EntryId) -> Result<bool, QueueError> {
-            Ok(false)
-        }
-
-        async fn reap_consumers(&self, _: &QueueName, _: Duration) -> Result<u64, QueueError> {
-            Ok(0)
-        }
-    }
-
-    fn context(clock: Clock, queue: Arc<Endless>) -> Context {
-        let handler = Handler::External(Arc::new(Idle));
-        let registry = Registry::builder().handler("k", EntryOptions::default(), handler);
-        let ledger = MemoryOptions::new(WorkerId::random());
-        Context {
-            stores: Stores {
-                queue,
-                leases: Arc::new(MemoryLeases::new(MemoryLocks::new(clock), FOREVER)),
-                ledger: Arc::new(MemoryLedger::new(MemoryTables::new(clock), ledger)),
-            },
-            registry: Arc::new(registry.build().expect("a registry")),
-            handlers: tokio::runtime::Handle::current(),
-            clock,
-            phase: Arc::new(Watched::new(Phase::Running)),
-            stop: Stop::default(),
-            progress: Progress::new(clock),
-            health: Health::new(clock, &Dice::Thread),
-            beats: Beats::new(clock),
-            counts: Counts::new(),
-            limits: Limits {
-                lease: FOREVER,
-                drain_grace: Arc::new(Watched::new(Duration::ZERO)),
-                sweep: Duration::from_secs(1),
-                suspect_wait: FOREVER,
-                retention: Retention {
-                    succeeded: FOREVER,
-                    failed: FOREVER,
-                    letters: FOREVER,
-                    batch: 1,
-                },
-                prune_every: FOREVER,
-                unknown_kind_give_up: FOREVER,
-            },
-            dice: Dice::Thread,
-        }
-    }
-
-    fn fetcher(context: Context) -> Fetcher {
-        let name = QueueName::new("q").expect("a name");
-        let slots = Slots::new(&Shared::new(10, 1000), 1, context.clock);
-        Fetcher::new(context, Served { name, concurrency: 1, max_payload: 1 }, slots)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_leaving_worker_hands_over_what_it_was_delivered_unseen() {
-        let entry = EntryId { ms: 1, seq: 0 };
-        let raw = NewTask::new(Kind::new("k").expect("a kind"), Bytes::new()).encode();
-        let queue = QueueName::new("q").expect("a name");
-        let unseen = Delivery { queue, entry, origin: Origin::Reclaimed, raw };
-        let queue = Arc::new(Endless { before: Mutex::new(vec![unseen]), ..Endless::default() });
-        let started = tokio::time::Instant::now();
-        let mut fetcher = fetcher(context(Clock::Tokio(started), Arc::clone(&queue)));
-        fetcher.unseen = true;
-        fetcher.context.phase.replace(Phase::Background);
-        fetcher.context.stop.publish(Phase::Background);
-        fetcher.run().await;
-        assert_eq!(*queue.handed_over.lock().expect("no panic"), [entry]);
-        assert!(started.elapsed() <= LAST_LOOK, "{:?}", started.elapsed());
-    }
-
-    /// Both looks into the pending list: for what idles, and for what was delivered unseen.
-    #[tokio::test(start_paused = true)]
-    async fn an_entry_that_takes_for_ever_neither_looks_stuck_nor_holds_up_a_leaving_worker() {
-        for unseen in [false, true] {
-            let clock = Clock::Tokio(tokio::time::Instant::now());
-            let context = context(clock, Arc::default());
-            let Context { progress, phase, stop, health, stores, .. } = context.clone();
-            let mut fetcher = fetcher(context);
-            fetcher.unseen = unseen;
-            let leaves = async {
-                for _ in 0..60 {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    assert!(progress.silence() < LONGEST_TURN, "{:?}", progress.silence());
-                }
-                phase.replace(Phase::Background);
-                stop.publish(Phase::Background);
-                tokio::time::sleep(LAST_LOOK * 2).await;
-            };
-            let ended = async {
-                tokio::select! {
-                    biased;
-                    () = fetcher.run() => assert!(stop.leaving.is_cancelled()),
-                    () = health.watch(&stores) => {}
-                }
-            };
-            tokio::select! {
-                biased;
-                () = ended => {}
-                () = leaves => panic!("the loop has not ended, unseen: {unseen}"),
-            }
-        }
-    }
-}
+mod tests;

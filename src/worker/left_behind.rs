@@ -35,8 +35,9 @@ pub(super) struct LeftBehind(Mutex<HashMap<TaskId, Waiting>>);
 
 impl LeftBehind {
     /// Whether the entry may wait for a lock that is about to end. What is said here is remembered for
-    /// `memory`: longer than that lock lives, and less than the lease after which a worker's death
-    /// brings the entry back, which is worth a wait again.
+    /// `memory`: until a sweep has brought the entry after that lock's end, and less, where sweeps are
+    /// frequent, than the lease after which a worker's death brings it back, which is worth a wait
+    /// again.
     pub(super) fn may_wait(
         &self,
         task: &TaskId,

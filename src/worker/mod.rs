@@ -7,7 +7,8 @@
 //! - [`heartbeat`]: keeps what runs alive, on a thread of its own;
 //! - [`maintenance`]: promotes due tasks, reaps consumers;
 //! - [`health`]: which store answers, and a probe of the one that does not;
-//! - [`slots`]: who is in flight, and how much more may be;
+//! - [`slots`]: who of a queue is in flight, and how much more may be;
+//! - [`shared`]: what all queues share of that;
 //! - [`suspects`]: where tasks that crashed workers wait until they can run alone;
 //! - [`counts`]: what is counted of all that;
 //! - [`stop`]: the phase of the drain as the executor feels it;
@@ -18,6 +19,8 @@ pub mod counts;
 pub mod dice;
 pub mod executor;
 pub mod fetcher;
+#[cfg(test)]
+mod fixtures;
 pub mod health;
 pub mod heartbeat;
 mod left_behind;
@@ -27,6 +30,7 @@ mod parting;
 mod performing;
 pub mod progress;
 mod running;
+pub mod shared;
 pub mod slots;
 pub mod stop;
 pub mod suspects;

@@ -9,7 +9,7 @@ use crate::clock::BootInstant;
 use crate::domain::{Delivery, Malformed, MalformedReason, Task};
 use crate::lease::Lock;
 use crate::ledger::{Claimed, DelayReason, Delayed, Recorded};
-use crate::protocol::backoff::{self, Backoff, Growing};
+use crate::protocol::backoff::{Backoff, Growing};
 
 /// A task whose resource is busy waits between these before it asks again, ever longer.
 const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -17,8 +17,9 @@ const CONTENTION: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 /// A task of an unknown kind waits between these for a worker that knows it, ever longer.
 const UNKNOWN_KIND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// A suspect that found no turn here waits between these before it is looked at again.
-const SUSPECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// A suspect that found no turn here waits between these before it is looked at again, ever longer:
+/// meanwhile the worker goes on with others.
+const SUSPECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A row that moved on under our hands is looked at again after this. With a sweep on top it stays
 /// well within the second that a recovery may take beyond the lease.
@@ -256,8 +257,8 @@ impl Executor {
 
     /// A suspect found no turn to run alone here.
     pub(super) async fn delay_suspect(&self, delivery: &Delivery, task: &Arc<Task>) -> Exit {
-        let delay = backoff::between(SUSPECT.0, SUSPECT.1, self.context.dice.fraction());
-        self.delay(delivery, task, delay.into(), DelayReason::Suspect).await
+        let wait = Growing::new(SUSPECT.0, SUSPECT.1, self.context.dice.fraction());
+        self.delay(delivery, task, wait, DelayReason::Suspect).await
     }
 
     /// Puts the task into Postgres until later.
@@ -297,6 +298,8 @@ impl Executor {
                 Exit::Acknowledge
             }
             Ok(Delayed::Conflict) => self.refuse(delivery, task).await,
+            // By another entry: what keeps its resource busy may be the very task.
+            Ok(Delayed::Running { remaining }) => Exit::Postpone(remaining),
             Ok(Delayed::Stale) => Exit::Postpone(LOOK_AGAIN),
             Err(error) => self.ledger_failed(&error),
         }

@@ -1,8 +1,8 @@
 //! An effect, in one commit with its task's success: with the claim too, or after a claim.
 //!
 //! An effect runs within the ledger's transaction. After a claim it is tried again until the ledger has
-//! answered: one whose answer was lost has either committed, and is found done, or left nothing behind.
-//! What interrupts it rolls it back.
+//! answered or the lease is lost: one whose answer was lost has either committed, and is found done, or
+//! left nothing behind. What interrupts it rolls it back.
 
 use std::sync::Arc;
 
@@ -126,6 +126,9 @@ impl Executor {
             let answer = tokio::select! {
                 biased;
                 answer = ledger.perform(task, Some(grant), effect, limit) => answer,
+                // A ledger that is silent would be waited for until the time limit; it gives up what
+                // nobody waits for, and what has become of it the row tells.
+                () = guard.lost().cancelled() => return interrupted(Interruption::LeaseLost),
                 () = self.context.stop.interrupt.cancelled() => {
                     return interrupted(Interruption::Drain);
                 }

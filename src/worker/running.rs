@@ -95,15 +95,26 @@ impl Executor {
             () = tokio::time::sleep(limit) => Interruption::Timeout,
         };
         cancel.cancel();
-        let patience = match why {
-            Interruption::Drain => entry.kill_after.min(self.context.limits.drain_grace.get()),
-            Interruption::Timeout | Interruption::LeaseLost | Interruption::NoRoom => {
-                entry.kill_after
-            }
+        let answer = tokio::select! {
+            biased;
+            answer = running => Some(answer),
+            () = self.grace_is_over(entry) => None,
         };
-        let grace = patience + DROP_MARGIN;
-        let answer = tokio::time::timeout(grace, &mut running).await.ok();
         RunEnd { answer, interrupted: Some(why) }
+    }
+
+    /// Waits for as long as a handler has that was asked to stop: until its own grace is over, or
+    /// that which a drain has left, whyever it was stopped and whenever the drain interrupts.
+    async fn grace_is_over(&self, entry: &Entry) {
+        let drained = async {
+            self.context.stop.interrupt.cancelled().await;
+            tokio::time::sleep(self.context.limits.drain_grace.get() + DROP_MARGIN).await;
+        };
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep(entry.kill_after + DROP_MARGIN) => {}
+            () = drained => {}
+        }
     }
 
     /// Starts a handler where it belongs. What is dropped before it has ended is aborted; a panic is
@@ -141,4 +152,57 @@ fn panicked(panic: Box<dyn Any + Send>) -> Failure {
             .map_or_else(|_| "no message".to_owned(), |text| (*text).to_owned()),
     };
     Failure::retry(format!("the handler panicked: {message}")).with_status("panic")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::handler::registry::EntryOptions;
+    use crate::protocol::drain::Phase;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A handler that never ends is stopped for being late, and is then given `KILL_AFTER`.
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_cuts_the_grace_of_what_was_stopped_before() {
+        const TIMEOUT: Duration = Duration::from_secs(10);
+        const KILL_AFTER: Duration = Duration::from_secs(60);
+        let grace = 3 * SECOND;
+        let just = |ends: Duration| ends + DROP_MARGIN;
+        for (interrupts, ends) in [
+            (2 * TIMEOUT, just(2 * TIMEOUT + grace)),
+            (TIMEOUT / 2, just(TIMEOUT / 2 + grace)),
+            // The handler's own grace is over before.
+            (TIMEOUT + KILL_AFTER - SECOND, just(TIMEOUT + KILL_AFTER)),
+            (fixtures::FOREVER, just(TIMEOUT + KILL_AFTER)),
+        ] {
+            let start = tokio::time::Instant::now();
+            let clock = Clock::Tokio(start);
+            let queue = fixtures::quiet_queue(clock);
+            let options = EntryOptions {
+                timeout: TIMEOUT,
+                kill_after: KILL_AFTER,
+                ..EntryOptions::default()
+            };
+            let context = fixtures::context(clock, queue, fixtures::Endless, options);
+            context.limits.drain_grace.replace(grace);
+            let stop = context.stop.clone();
+            let delivery = fixtures::delivery(1);
+            let place = fixtures::slots(clock).take(&delivery).expect("a place");
+            let executor = Executor::new(context, fixtures::served());
+            let drain = async {
+                tokio::time::sleep(interrupts).await;
+                stop.publish(Phase::Interrupting { hard: clock.now() });
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                biased;
+                () = executor.execute(delivery, place) => {}
+                () = drain => {}
+            }
+            assert_eq!(start.elapsed(), ends, "interrupted after {interrupts:?}");
+        }
+    }
 }

@@ -1,87 +1,18 @@
-//! Who is in flight, and how much more may be.
+//! Who of one queue is in flight, and how much more may be.
 //!
 //! A [`Place`] is taken for each delivery and given back when it is dropped, whatever way the
-//! executor takes; so the counts cannot leak. Two bounds hold over all queues: the number of tasks
-//! in flight and the bytes of their payloads.
+//! executor takes; so the counts cannot leak. What all queues share is in [`shared`](super::shared).
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::suspects::Lane;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use super::shared::{Ask, Shared};
 use crate::clock::Clock;
-use crate::domain::{Delivery, EntryId, Origin, TaskId};
+use crate::domain::{Delivery, EntryId, Origin};
 use crate::protocol::dispatch::Dispatch;
-use crate::queue::Demand;
-
-/// The bounds that all queues of a worker share.
-#[derive(Debug)]
-pub struct Shared {
-    max_in_flight: usize,
-    payload_budget: usize,
-    in_flight: AtomicUsize,
-    bytes: AtomicUsize,
-    idle: Notify,
-    tasks: Mutex<HashSet<TaskId>>,
-    /// Where suspects wait until they can run alone.
-    pub suspects: Lane,
-    /// Something has left, of whatever queue: there may be room for others.
-    left: Notify,
-}
-
-impl Shared {
-    /// Nothing in flight.
-    pub fn new(max_in_flight: usize, payload_budget: usize) -> Arc<Self> {
-        Arc::new(Self {
-            max_in_flight,
-            payload_budget,
-            in_flight: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            idle: Notify::new(),
-            tasks: Mutex::default(),
-            suspects: Lane::default(),
-            left: Notify::new(),
-        })
-    }
-
-    /// How many tasks are in flight over all queues.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Waits until nothing is in flight.
-    pub async fn until_idle(&self) {
-        loop {
-            let notified = self.idle.notified();
-            if self.in_flight() == 0 {
-                return;
-            }
-            notified.await;
-        }
-    }
-
-    /// Marks a task as being worked on in this process; `None` if it is already.
-    pub fn enter(self: &Arc<Self>, id: &TaskId) -> Option<Here> {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.insert(id.clone()).then(|| Here { shared: Arc::clone(self), id: id.clone() })
-    }
-}
-
-/// A task that is being worked on in this process.
-#[derive(Debug)]
-pub struct Here {
-    shared: Arc<Shared>,
-    id: TaskId,
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
-    }
-}
 
 /// The places of one queue.
 #[derive(Debug)]
@@ -108,6 +39,7 @@ struct State {
 impl Slots {
     /// The places of a queue that runs up to `concurrency` handlers.
     pub fn new(shared: &Arc<Shared>, concurrency: usize, clock: Clock) -> Arc<Self> {
+        shared.add_queue();
         Arc::new(Self {
             shared: Arc::clone(shared),
             clock,
@@ -142,17 +74,15 @@ impl Slots {
         self.freed.notify_one();
     }
 
-    /// How much to fetch now; `None` if there is no room, too little to be worth a round trip, or a
-    /// suspect that wants the worker to itself.
-    pub fn demand(&self) -> Option<Demand> {
-        if self.shared.suspects.wants_quiet(self.clock.now()) {
+    /// How much to fetch now, up to `most` entries of up to `largest` bytes; kept for the read until
+    /// what is answered is dropped. `None` if there is no room, too little to be worth a round trip,
+    /// or a suspect that wants the worker to itself.
+    pub fn ask(&self, most: usize, largest: usize) -> Option<Ask> {
+        let now = self.clock.now();
+        if self.shared.suspects.wants_quiet(now) {
             return None;
         }
-        let room = self.shared.max_in_flight.saturating_sub(self.shared.in_flight());
-        let bytes =
-            self.shared.payload_budget.saturating_sub(self.shared.bytes.load(Ordering::Relaxed));
-        let entries = self.state().dispatch.demand(room, self.clock.now());
-        (entries > 0 && bytes > 0).then_some(Demand { entries, bytes })
+        self.shared.ask(|room| self.state().dispatch.demand(room, now).min(most), largest)
     }
 
     /// Waits until a place may have become free since the last look: one of this queue, or room
@@ -161,7 +91,7 @@ impl Slots {
         tokio::select! {
             biased;
             () = self.freed.notified() => {}
-            () = self.shared.left.notified() => {}
+            () = self.shared.freed() => {}
         }
     }
 
@@ -189,8 +119,7 @@ impl Slots {
         };
         state.dispatch.fetched();
         drop(state);
-        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.take(bytes);
         Some(Place { slots: Arc::clone(self), entry: delivery.entry, bytes, started: false })
     }
 }
@@ -253,14 +182,7 @@ impl Drop for Place {
         state.entries.remove(&self.entry);
         state.dispatch.left(self.started);
         drop(state);
-        let shared = &self.slots.shared;
-        shared.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        let left = shared.in_flight.fetch_sub(1, Ordering::Relaxed) - 1;
-        if left == 0 {
-            shared.idle.notify_waiters();
-        }
-        shared.suspects.stir(left);
-        shared.left.notify_waiters();
+        self.slots.shared.give_back(self.bytes);
         self.slots.freed.notify_one();
     }
 }
@@ -268,7 +190,13 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Origin, QueueName, RawEntry};
+    use crate::domain::{QueueName, RawEntry};
+    use crate::queue::Demand;
+
+    /// What may be fetched, of entries of up to 50 bytes.
+    fn demand(slots: &Slots) -> Option<Demand> {
+        slots.ask(1_000, 50).map(|ask| ask.demand())
+    }
 
     fn delivery(seq: u64, bytes: usize) -> Delivery {
         Delivery {
@@ -283,12 +211,16 @@ mod tests {
     fn places_and_bytes_come_back_when_dropped() {
         let shared = Shared::new(10, 100);
         let slots = Slots::new(&shared, 4, Clock::System);
-        assert_eq!(slots.demand(), Some(Demand { entries: 4, bytes: 100 }));
+        assert_eq!(demand(&slots), Some(Demand { entries: 4, bytes: 100 }));
         let place = slots.take(&delivery(1, 100)).expect("free");
-        assert_eq!(slots.demand(), None, "no bytes left");
+        assert_eq!(demand(&slots), None, "no bytes left");
         drop(place);
         assert_eq!(shared.in_flight(), 0);
-        assert_eq!(slots.demand(), Some(Demand { entries: 4, bytes: 100 }));
+        assert_eq!(demand(&slots), Some(Demand { entries: 4, bytes: 100 }));
+        assert_eq!(
+            slots.ask(1, 50).map(|ask| ask.demand()),
+            Some(Demand { entries: 1, bytes: 50 })
+        );
     }
 
     #[test]
@@ -304,16 +236,6 @@ mod tests {
         assert!(place.came_again() && !place.came_again());
         drop(place);
         assert!(slots.take(&delivery(1, 1)).is_some());
-    }
-
-    #[test]
-    fn a_task_is_here_once() {
-        let shared = Shared::new(10, 100);
-        let id = TaskId::new("t").expect("a valid id");
-        let here = shared.enter(&id);
-        assert!(here.is_some() && shared.enter(&id).is_none());
-        drop(here);
-        assert!(shared.enter(&id).is_some());
     }
 
     #[test]

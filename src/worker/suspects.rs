@@ -3,8 +3,8 @@
 //! A task that has crashed two workers in a row may well crash a third. It runs only while nothing
 //! else is in flight here, one suspect at a time, so that its neighbours are not condemned with it.
 //! It waits unleased and unclaimed: a crash meanwhile is not its crash, and another worker that is
-//! idle may take it over. After a while of waiting the worker starts nothing else until it has run;
-//! who has waited for the longest goes first.
+//! idle may take it over. After a while of waiting the worker starts nothing else, until it has run or
+//! is put back; who has waited for the longest goes first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -79,7 +79,7 @@ impl Lane {
     /// Waits until the caller's task is alone; `None` where the lane is full. `in_flight` counts all
     /// tasks in flight, those that wait here included. After `patience` the worker starts nothing
     /// else, so that the wait ends with the longest task that runs. To be dropped when the caller's
-    /// entry is another worker's.
+    /// entry is another worker's, or to let the worker go on.
     pub async fn wait(
         &self,
         clock: Clock,

@@ -36,6 +36,12 @@ pub(crate) fn history(folder: &Path, seed: u64, commits: usize) -> PathBuf {
                    <one@example.com> <A2@Example.com>\n\
                    Three <a3@example.com>\n\
                    Nobody <nobody@example.com> Somebody Else <a4@example.com>\n";
+    commit_mailmap(&git_dir, mailmap);
+    git_dir
+}
+
+/// One more commit on the default branch, with this mailmap.
+pub(crate) fn commit_mailmap(git_dir: &Path, mailmap: &str) {
     let message = "mailmap";
     let stream = format!(
         "commit refs/heads/b0\ncommitter M <m@example.com> 1500000000 +0200\ndata {}\n{message}\n\
@@ -43,8 +49,7 @@ pub(crate) fn history(folder: &Path, seed: u64, commits: usize) -> PathBuf {
         message.len(),
         mailmap.len(),
     );
-    feed(&git_dir, &stream);
-    git_dir
+    feed(git_dir, &stream);
 }
 
 fn feed(git_dir: &Path, stream: &str) {

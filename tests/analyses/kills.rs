@@ -9,10 +9,8 @@ use crate::common::{Scene, Worker, wait_for};
 use crate::gitlog;
 use crate::ground::{count, enqueue_all, history, progress, scene, until_analysed};
 
-/// Set, the test runs in its full length: 5,000 commits.
-const FULL: &str = "QUEUE_WORKER_TEST_GIT_FULL";
-/// Commits of each of the two histories, and in full length.
-const COMMITS: (usize, usize) = (750, 2_500);
+/// Commits of each of the two histories.
+const COMMITS: usize = 2_500;
 /// Workers that are killed meanwhile.
 const KILLS: u64 = 5;
 /// Commits of a task.
@@ -39,9 +37,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 async fn commits_of_killed_workers_are_analysed_once_more_and_no_others() {
     let scene = scene(BATCH).await;
     sqlx::raw_sql(NOTES).execute(&scene.pool).await.unwrap();
-    let commits = if std::env::var_os(FULL).is_some() { COMMITS.1 } else { COMMITS.0 };
     let repositories =
-        [31, 32].map(|seed| (format!("r{seed}"), history(scene.path(), seed, commits)));
+        [31, 32].map(|seed| (format!("r{seed}"), history(scene.path(), seed, COMMITS)));
     let total: u64 = repositories.iter().map(|(_, git_dir)| count(git_dir)).sum();
     let mut workers: Vec<Worker> = Vec::new();
     for name in ["a", "b", "c"] {

@@ -24,7 +24,8 @@ enum Mode {
     Delay(Duration),
     /// At most so many bytes a second, each way and connection.
     Throttle(u32),
-    /// Read and thrown away, in both directions; new connections are accepted and hear nothing.
+    /// Read and thrown away, in both directions, the server's farewell too; new connections are
+    /// accepted and hear nothing.
     Silent,
     /// Only what the server says is thrown away: commands are applied, replies are lost.
     SwallowReplies,
@@ -144,8 +145,14 @@ async fn carry(
     let mut chunk = vec![0; 16 * 1024];
     let mut due = Instant::now();
     loop {
-        let Ok(count @ 1..) = from.read(&mut chunk).await else { return };
+        let read = from.read(&mut chunk).await;
         let mode = *modes.borrow();
+        let Ok(count @ 1..) = read else {
+            if is_reply && mode == Mode::Silent {
+                std::future::pending::<()>().await;
+            }
+            return;
+        };
         match mode {
             Mode::Silent | Mode::Refuse => continue,
             Mode::SwallowReplies if is_reply => continue,

@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use queue_worker::handler::git::{GitMirrors, GitOptions, MirrorError, Mirrors, Source};
+use queue_worker::handler::git::{GitMirrors, GitOptions, MirrorError, Mirrors, ObjectId, Source};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::invented;
-use crate::mirrors::{assert_tidy, folder, options, policy};
-use crate::repository::{all_commits, import};
+use crate::mirrors::{assert_tidy, folder, options, origin, policy, source};
+use crate::repository::{all_commits, import, line};
 
 /// Tells the test program that it is the one to be killed, and where to clone.
 const ROOT: &str = "QUEUE_WORKER_TEST_ROOT";
@@ -24,7 +25,7 @@ const ROOT: &str = "QUEUE_WORKER_TEST_ROOT";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A scene where an ssh of our own stands before the source: it notes its process group at each call,
-/// and waits at the gate from the second call on, which is the fetch, as long as the gate is there.
+/// and waits at the gate as long as that is there.
 struct Scene {
     root: PathBuf,
     options: GitOptions,
@@ -46,7 +47,7 @@ impl Scene {
         let script = format!(
             "#!/bin/sh\n[ \"$1\" = -G ] && exit 1\nfor command; do :; done\ncd '{}'\n\
              cut -d' ' -f5 /proc/$$/stat >>calls\n\
-             if [ -e gate ] && [ $(wc -l <calls) -ge 2 ]; then cat gate >/dev/null; fi\n\
+             if [ -e gate ]; then cat gate >/dev/null; fi\n\
              exec sh -c \"$command\"\n",
             root.display()
         );
@@ -61,7 +62,7 @@ impl Scene {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let calls = fs::read_to_string(self.root.join("calls")).unwrap_or_default();
-            if let Some(group) = calls.lines().nth(1) {
+            if let Some(group) = calls.lines().next() {
                 return Pid::from_raw(group.parse().unwrap()).unwrap();
             }
             assert!(Instant::now() < deadline, "no fetch came: {calls:?}");
@@ -156,6 +157,76 @@ async fn a_worker_that_is_killed_keeps_the_mirror_until_its_fetch_has_ended() {
     let _ = kill_process_group(group, Signal::KILL);
 }
 
+/// Lets through who waits to read a pipe: nothing is written there.
+async fn pass(pipe: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    // Without somebody who reads there is nothing to be opened.
+    while fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe).is_err() {
+        assert!(Instant::now() < deadline, "nobody reads {}", pipe.display());
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether somebody has a lock for himself.
+fn is_locked(lock: &Path) -> bool {
+    let lock = fs::File::open(lock).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()
+}
+
+async fn until_locked(lock: &Path, expected: bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while is_locked(lock) != expected {
+        assert!(Instant::now() < deadline, "never so: locked {expected}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What works on files cannot be called off with the run that wanted it, and works on under the lock.
+#[tokio::test]
+async fn a_run_that_is_called_off_keeps_the_mirror_until_its_work_has_ended() {
+    let root = tempfile::tempdir().unwrap();
+    let source = source(&origin(root.path()));
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let git_dir = mirrors.open(&source, &[]).await.unwrap().git_dir().to_owned();
+    let (mark, lock) = (git_dir.join("queue-worker.json"), git_dir.with_file_name("lock"));
+    // Whoever reads the mark waits: first under the shared lock, and then to tidy up.
+    fs::remove_file(&mark).unwrap();
+    mknodat(CWD, &mark, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let mut run = JoinSet::new();
+    run.spawn(async move { mirrors.open(&source, &[]).await.map(drop) });
+    pass(&mark).await;
+    until_locked(&lock, true).await;
+    run.shutdown().await;
+    let locked = is_locked(&lock);
+    pass(&mark).await;
+    assert!(locked, "others may come while the work goes on");
+    until_locked(&lock, false).await;
+    assert!(!git_dir.exists(), "it has no mark");
+}
+
+/// A source refuses commits that are gone one by one; who asks for many lets others in meanwhile.
+#[tokio::test]
+async fn who_asks_for_what_is_gone_lets_others_in() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let source = source(&origin);
+    let mirrors = Arc::new(GitMirrors::new(&options(root.path())).await.unwrap());
+    let git_dir = mirrors.open(&source, &[]).await.unwrap().git_dir().to_owned();
+    let unreached = line(&origin, &["commit-tree", "b0^{tree}", "-p", "b0", "-m", "unreached"]);
+    let mut wanted: Vec<ObjectId> =
+        (1..=40).map(|number| format!("{number:040x}").parse().unwrap()).collect();
+    wanted.push(unreached.parse().unwrap());
+    let mut run = JoinSet::new();
+    let (shared, same) = (Arc::clone(&mirrors), source.clone());
+    run.spawn(async move { shared.open(&same, &wanted).await });
+    until_locked(&git_dir.with_file_name("lock"), true).await;
+    let mirror = mirrors.open(&source, &[]).await.unwrap();
+    assert!(run.try_join_next().is_none(), "it was left alone to the end");
+    drop(mirror);
+    let mirror = run.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(line(mirror.git_dir(), &["cat-file", "-t", &unreached]), "commit");
+}
+
 #[tokio::test]
 async fn nobody_waits_for_a_fetch_for_ever() {
     let root = tempfile::tempdir().unwrap();
@@ -207,4 +278,48 @@ async fn a_password_is_read_from_its_file() {
     assert!(matches!(refused, MirrorError::Unreadable(_)), "{refused}");
     assert!(!refused.to_string().contains("s3cret"));
     assert_eq!(asked.join_next().await.unwrap().unwrap(), "Basic dXNlcjpzM2NyZXQ=");
+}
+
+/// A server that asks for a password, or not, and sends whoever comes elsewhere.
+#[tokio::test]
+async fn a_password_is_for_its_own_host() {
+    for asks in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        other.set_nonblocking(true).unwrap();
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        let target = format!("http://localhost:{}/r", other.local_addr().unwrap().port());
+        let mut at_work = JoinSet::new();
+        at_work.spawn(async move {
+            loop {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n")
+                    && stream.read_buf(&mut request).await.unwrap() > 0
+                {}
+                let is_known = String::from_utf8(request).unwrap().contains("Authorization: ");
+                let status = if asks && !is_known {
+                    "401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"r\"".to_owned()
+                } else {
+                    format!("302 Found\r\nLocation: {target}")
+                };
+                let answer =
+                    format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let file = root.path().join("secret");
+        fs::write(&file, "username=user\npassword=s3cret\n").unwrap();
+        let mut options = options(root.path());
+        for host in ["127.0.0.1", "localhost"] {
+            options.access.credentials.insert(host.to_owned(), file.clone());
+        }
+        let mirrors = GitMirrors::new(&options).await.unwrap();
+        let source = Source::new("r", &format!("http://127.0.0.1:{port}/r"), &policy()).unwrap();
+        let refused = mirrors.open(&source, &[]).await.unwrap_err();
+        assert!(!refused.to_string().contains("s3cret"), "{refused}");
+        let came = other.accept().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(came, Err(std::io::ErrorKind::WouldBlock), "the other host was asked");
+    }
 }

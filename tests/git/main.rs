@@ -2,10 +2,11 @@
 //!
 //! `zoo` compares odd repositories with git's own values; `history` every row of long histories with
 //! an independent reader of `git log`, `oracle` with another implementation of git; `monsters` are too
-//! large; `mirrors`, `kills` and `sources` are what users of a mirror, killed programs and odd sources
-//! do to it.
+//! large; `mirrors`, `kills`, `damage` and `sources` are what users of a mirror, killed programs, bad
+//! disks and odd sources do to it.
 
 mod bombs;
+mod damage;
 mod gitlog;
 mod history;
 mod invented;

@@ -3,16 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use queue_worker::handler::git::{
-    Analysed, GitMirrors, GitOptions, Mirror, MirrorError, Mirrors, ObjectId, Outcome, Refusal,
-    Source, SourcePolicy, analyse,
+    Analysed, GitEngine, GitMirrors, GitOptions, Mirror, MirrorError, Mirrors, ObjectId, Outcome,
+    Refusal, Selection, Source, SourcePolicy, analyse,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::invented;
-use crate::repository::{all_commits, engine, git, id, import, line, said};
+use crate::repository::{all_commits, damage, engine, git, id, import, line, said};
 
 /// Mirrors below `root`, local sources allowed.
 pub(crate) fn options(root: &Path) -> GitOptions {
@@ -42,14 +44,25 @@ pub(crate) async fn outcomes(
     ids: &[ObjectId],
 ) -> Vec<Outcome> {
     let engine = engine().await;
+    let found = outcomes_by(&engine, mirrors, source, ids).await;
+    engine.close_idle().await;
+    found
+}
+
+/// The same by an engine whose children may wait for more.
+async fn outcomes_by(
+    engine: &GitEngine,
+    mirrors: &GitMirrors,
+    source: &Source,
+    ids: &[ObjectId],
+) -> Vec<Outcome> {
     let (sender, mut receiver) = mpsc::channel(1000);
-    analyse(mirrors, &engine, source, ids, &sender).await;
+    analyse(mirrors, engine, source, ids, &sender).await;
     drop(sender);
     let mut found = Vec::new();
     while let Some(Analysed { id, outcome, .. }) = receiver.recv().await {
         found.push((id, outcome));
     }
-    engine.close_idle().await;
     assert_eq!(found.len(), ids.len());
     ids.iter().map(|id| found.iter().find(|(other, _)| other == id).unwrap().1.clone()).collect()
 }
@@ -155,7 +168,7 @@ async fn leftovers_of_killed_programs_are_removed() {
         fs::write(git_dir.join(name), "").unwrap();
     }
     fs::write(git_dir.join("objects/pack/tmp_pack_abc"), "half").unwrap();
-    fs::create_dir(git_dir.parent().unwrap().join("new-1.git")).unwrap();
+    fs::create_dir(git_dir.parent().unwrap().join(format!("new-{}.git", "1".repeat(32)))).unwrap();
     let first = id(&origin, "b0~1").to_string();
     said(&origin, &["update-ref", "refs/heads/b0", &first]);
     // A folder where a branch was, and the other way around.
@@ -233,17 +246,123 @@ async fn a_damaged_mirror_is_cloned_anew_once() {
     assert_eq!(mirror.generation(), second);
 }
 
-/// Overwrites the middle of every pack.
-fn damage(git_dir: &Path) {
-    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
-    for entry in fs::read_dir(git_dir.join("objects/pack")).unwrap().map(Result::unwrap) {
-        let path = entry.path();
-        if path.extension().is_some_and(|end| end == "pack") {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-            let file = fs::File::options().write(true).open(&path).unwrap();
-            let size = file.metadata().unwrap().len();
-            file.write_all_at(&vec![0x55; usize::try_from(size / 4).unwrap()], size / 3).unwrap();
+/// Processes that have a file below `root` mapped.
+fn readers(root: &Path) -> Vec<PathBuf> {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let root = root.to_str().unwrap();
+    let reads = |path: &PathBuf| {
+        fs::read_to_string(path.join("maps")).is_ok_and(|maps| maps.contains(root))
+    };
+    processes.filter(reads).collect()
+}
+
+/// The children of an engine see whatever happens to their mirror while they wait for more of it, and
+/// let go of it in time, or the disk would get nothing back of one that was evicted.
+#[tokio::test]
+async fn children_that_wait_see_every_change_of_their_mirror() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let mut options = options(root.path());
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let (engine, source) = (engine().await, source(&origin));
+    let all_analysed = async |mirrors: &GitMirrors, source: &Source| {
+        let commits = all_commits(&origin);
+        for outcome in outcomes_by(&engine, mirrors, source, &commits).await {
+            assert!(outcome.analysis().is_some(), "{outcome:?}");
         }
+    };
+    all_analysed(&mirrors, &source).await;
+    let mirror = mirrors.open(&source, &[]).await.unwrap();
+    let (git_dir, first) = (mirror.git_dir().to_owned(), mirror.generation().to_owned());
+    drop(mirror);
+    assert!(!readers(&git_dir).is_empty(), "no child waits for more");
+    // A fetch.
+    let tree = line(&origin, &["rev-parse", "b0^{tree}"]);
+    let new = line(&origin, &["commit-tree", &tree, "-p", "b0", "-m", "new"]);
+    said(&origin, &["update-ref", "refs/heads/b0", &new]);
+    all_analysed(&mirrors, &source).await;
+    // A repack.
+    said(&git_dir, &["repack", "-q", "-a", "-d"]);
+    all_analysed(&mirrors, &source).await;
+    // Damage, and a new clone.
+    damage(&git_dir);
+    engine.close_idle().await;
+    all_analysed(&mirrors, &source).await;
+    let mirror = mirrors.open(&source, &[]).await.unwrap();
+    assert_ne!(mirror.generation(), first);
+    let second = mirror.generation().to_owned();
+    drop(mirror);
+    // An eviction.
+    options.mirrors.total = 1;
+    let greedy = GitMirrors::new(&options).await.unwrap();
+    let other = Source::new("s", origin.to_str().unwrap(), &policy()).unwrap();
+    drop(greedy.open(&other, &[]).await.unwrap());
+    assert!(!git_dir.exists(), "it was not evicted");
+    all_analysed(&mirrors, &source).await;
+    let mirror = mirrors.open(&source, &[]).await.unwrap();
+    assert_ne!(mirror.generation(), second);
+    drop(mirror);
+    assert!(!readers(root.path()).is_empty(), "no child waits for more");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !readers(root.path()).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", readers(root.path()));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A large mirror needs no more room for a fetch than a small one, and nobody has to go for it.
+#[tokio::test]
+async fn a_fetch_asks_for_little_room() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let disk = rustix::fs::statvfs(root.path()).unwrap();
+    let free = disk.f_bavail * disk.f_frsize;
+    let mut options = options(root.path());
+    options.mirrors.total = u64::MAX;
+    options.mirrors.free = free / 2;
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let other = Source::new("s", origin.to_str().unwrap(), &policy()).unwrap();
+    let other = mirrors.open(&other, &[]).await.unwrap().git_dir().to_owned();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    fs::write(mirror.git_dir().with_file_name("size"), free.to_string()).unwrap();
+    drop(mirror);
+    mirrors.refresh(&source(&origin)).await.unwrap();
+    assert!(other.exists());
+}
+
+/// However little room there is, a mirror is of use to whoever has just cloned it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_evicts_what_was_just_cloned() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let mut options = options(root.path());
+    options.mirrors.total = 1;
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    let open = async |name: &str| {
+        let source = Source::new(name, origin.to_str().unwrap(), &policy()).unwrap();
+        mirrors.open(&source, &[]).await.map(|mirror| assert!(mirror.git_dir().exists()))
+    };
+    for opened in join_all(["a", "b", "c", "d", "e", "f"].map(open)).await {
+        opened.unwrap();
+    }
+}
+
+/// What cannot be told because of damage is called damage, and nothing else.
+#[tokio::test]
+async fn a_damaged_mirror_is_called_so() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    damage(mirror.git_dir());
+    let listed = mirrors.list(&mirror, &Selection::All).await.unwrap_err();
+    assert!(matches!(listed, MirrorError::Corrupt(_)), "{listed}");
+    // Not even the names that are there can be resolved, and others are not there.
+    fs::remove_dir_all(mirror.git_dir().join("objects/pack")).unwrap();
+    let lost = mirrors.resolve(&mirror, "b0").await.unwrap_err();
+    assert!(matches!(lost, MirrorError::Corrupt(_)), "{lost}");
+    for unknown in ["b", "nothing"] {
+        assert_eq!(mirrors.resolve(&mirror, unknown).await.unwrap(), None, "{unknown}");
     }
 }
 

@@ -131,3 +131,17 @@ pub(crate) fn own_history() -> Option<PathBuf> {
     let is_partial = packs.any(|pack| pack.path().extension().is_some_and(|it| it == "promisor"));
     (is_ours && !is_partial && !git_dir.join("shallow").exists()).then_some(git_dir)
 }
+
+/// Overwrites the middle of every pack.
+pub(crate) fn damage(git_dir: &Path) {
+    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+    for entry in std::fs::read_dir(git_dir.join("objects/pack")).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.extension().is_some_and(|end| end == "pack") {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let size = file.metadata().unwrap().len();
+            file.write_all_at(&vec![0x55; usize::try_from(size / 4).unwrap()], size / 3).unwrap();
+        }
+    }
+}

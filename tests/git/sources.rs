@@ -50,6 +50,79 @@ async fn the_mailmap_is_that_of_the_default_branch() {
     assert_eq!(mirrors.mailmap(&mirror).await.unwrap().as_deref(), Some(text.as_bytes()));
 }
 
+/// It may be another one at each fetch, or none.
+#[tokio::test]
+async fn the_default_branch_is_that_of_the_last_fetch() {
+    let root = tempfile::tempdir().unwrap();
+    let stream = "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\n\
+                  M 100644 inline .mailmap\ndata 10\nA <a@x> \n\n\n";
+    let origin = import(&root.path().join("origin.git"), stream.as_bytes());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    let first = mirrors.resolve(&mirror, "HEAD").await.unwrap();
+    assert_eq!(first, Some(id(&origin, "main")));
+    let map = mirrors.mailmap(&mirror).await.unwrap();
+    assert!(map.is_some());
+    drop(mirror);
+    said(&origin, &["branch", "-m", "main", "trunk"]);
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert_eq!(mirrors.resolve(&mirror, "HEAD").await.unwrap(), first);
+    assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), map);
+    assert_eq!(mirrors.resolve(&mirror, "main").await.unwrap(), None);
+    drop(mirror);
+    let tree = line(&origin, &["hash-object", "-t", "tree", "-w", "/dev/null"]);
+    let other = line(&origin, &["commit-tree", &tree, "-m", "other"]);
+    said(&origin, &["update-ref", "refs/heads/other", &other]);
+    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/other"]);
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert_eq!(mirrors.resolve(&mirror, "HEAD").await.unwrap(), Some(id(&origin, "other")));
+    assert_eq!(mirrors.mailmap(&mirror).await.unwrap(), None);
+    drop(mirror);
+    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/nothing"]);
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert_eq!(mirrors.resolve(&mirror, "HEAD").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn any_number_of_branches_may_be_named_like_head() {
+    use std::io::Write as _;
+    let root = tempfile::tempdir().unwrap();
+    let origin = origin(root.path());
+    let tip = id(&origin, "b0");
+    let mut update = crate::repository::git(&origin);
+    update.args(["update-ref", "--stdin"]).stdin(std::process::Stdio::piped());
+    let mut update = update.spawn().unwrap();
+    let mut refs = update.stdin.take().unwrap();
+    let long = "x".repeat(180);
+    for number in 0..350 {
+        writeln!(refs, "create refs/heads/{long}-{number}/HEAD {tip}").unwrap();
+    }
+    drop(refs);
+    assert!(update.wait().unwrap().success());
+    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/b0"]);
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    for name in ["HEAD".to_owned(), format!("{long}-349/HEAD")] {
+        assert_eq!(mirrors.resolve(&mirror, &name).await.unwrap(), Some(tip), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_mailmap_of_any_size_is_no_danger() {
+    let root = tempfile::tempdir().unwrap();
+    let line = "A <a@x> <b@x>\n";
+    let text = line.repeat(17 * 1024 * 1024 / line.len());
+    let stream = format!(
+        "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\nM 100644 inline .mailmap\ndata {}\n{text}\n",
+        text.len()
+    );
+    let origin = import(&root.path().join("origin.git"), stream.as_bytes());
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    let refused = mirrors.mailmap(&mirror).await.unwrap_err();
+    assert!(matches!(refused, MirrorError::TooLarge(_)), "{refused}");
+}
+
 #[tokio::test]
 async fn sources_that_cannot_be_read_are_named() {
     let root = tempfile::tempdir().unwrap();
@@ -77,6 +150,8 @@ async fn whose_repositories_are_trusted_is_the_operators_to_say() {
     }
     let root = tempfile::tempdir().unwrap();
     let origin = origin(root.path());
+    let tree = root.path().join("tree");
+    said(root.path(), &["clone", "-q", "-n", origin.to_str().unwrap(), tree.to_str().unwrap()]);
     let owner = Some(rustix::process::Uid::from_raw(65534));
     rustix::fs::chown(&origin, owner, None).unwrap();
     let mut options = options(root.path());
@@ -84,8 +159,16 @@ async fn whose_repositories_are_trusted_is_the_operators_to_say() {
     let refused = mirrors.open(&source(&origin), &[]).await.unwrap_err();
     assert!(matches!(refused, MirrorError::Unreadable(_)), "{refused}");
     options.sources.trusted_paths = vec![origin.clone()];
+    // The tree stands for the repository in it.
+    rustix::fs::chown(tree.join(".git"), owner, None).unwrap();
+    let in_tree = Source::new("t", tree.to_str().unwrap(), &policy()).unwrap();
     let mirrors = GitMirrors::new(&options).await.unwrap();
     mirrors.open(&source(&origin), &[]).await.unwrap();
+    let refused = mirrors.open(&in_tree, &[]).await.unwrap_err();
+    assert!(refused.to_string().contains("trusted_paths"), "{refused}");
+    options.sources.trusted_paths = vec![tree];
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    mirrors.open(&in_tree, &[]).await.unwrap();
 }
 
 #[tokio::test]
@@ -103,6 +186,20 @@ async fn a_shallow_source_ends_somewhere() {
     for (id, outcome) in commits.iter().zip(found) {
         let expected = ends.contains(&id.to_string()).then_some(Refusal::ShallowBoundary);
         assert_eq!(outcome.refusal(), expected, "{id}");
+    }
+    // What was the end is not for ever: it may lie further back, or nowhere.
+    for (deepen, ended) in [("--depth=4", true), ("--unshallow", false)] {
+        said(&shallow, &["fetch", "-q", deepen, &url, "+refs/heads/b0:refs/heads/b0"]);
+        assert_eq!(shallow.join("shallow").exists(), ended);
+        for outcome in outcomes(&mirrors, &source(&shallow), &commits).await {
+            assert!(outcome.analysis().is_some(), "{outcome:?}");
+        }
+        let mirror = mirrors.refresh(&source(&shallow)).await.unwrap();
+        let mut all = mirrors.list(&mirror, &Selection::All).await.unwrap();
+        let mut expected = all_commits(&shallow);
+        all.sort();
+        expected.sort();
+        assert_eq!(all, expected);
     }
 }
 
@@ -122,4 +219,27 @@ async fn long_ids_work_as_well() {
         outcomes(&mirrors, &source(&origin), &[commit, "2".repeat(64).parse().unwrap()]).await;
     assert_eq!(found[0].analysis().unwrap().totals.added, 2);
     assert_eq!(found[1].refusal(), Some(Refusal::CommitGone));
+}
+
+/// Nothing tells how ids are made before there is an object.
+#[tokio::test]
+async fn long_ids_are_noticed_late_as_well() {
+    let root = tempfile::tempdir().unwrap();
+    let origin = root.path().join("long");
+    fs::create_dir(&origin).unwrap();
+    said(&origin, &["init", "-q", "-b", "main", "--object-format=sha256", "."]);
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+    assert_eq!(mirrors.list(&mirror, &Selection::All).await.unwrap(), []);
+    drop(mirror);
+    said(&origin, &["commit", "-q", "--allow-empty", "-m", "long"]);
+    let tip = id(&origin, "main");
+    said(&origin, &["symbolic-ref", "HEAD", "refs/heads/unborn"]);
+    let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+    assert_eq!(mirrors.resolve(&mirror, "main").await.unwrap(), Some(tip));
+    drop(mirror);
+    // Also by another's first clone.
+    let again = Source::new("s", origin.to_str().unwrap(), &policy()).unwrap();
+    let mirror = mirrors.open(&again, &[]).await.unwrap();
+    assert_eq!(mirrors.list(&mirror, &Selection::All).await.unwrap(), [tip]);
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use queue_worker::domain::Failure;
-use queue_worker::ledger::{Claimed, DelayReason, Ledger, Recorded, Status, Verdict};
+use queue_worker::ledger::{
+    Claimed, DelayReason, Ledger, PostgresLedger, PostgresOptions, Recorded, Status, Verdict,
+};
 
-use crate::server::{Server, granted, row, take_over, task, task_with};
+use crate::server::{Server, eventually, granted, row, take_over, task, task_with};
 
 #[tokio::test]
 async fn a_new_task_is_granted_once() {
@@ -152,4 +154,47 @@ async fn one_locked_row_does_not_hold_up_the_group() {
         let (id, claimed) = claimed.unwrap();
         assert_eq!(matches!(claimed, Claimed::Running { .. }), id == "locked", "{id} {claimed:?}");
     }
+}
+
+#[tokio::test]
+async fn a_claim_that_meets_a_locked_row_waits_for_it_once() {
+    let server = Server::migrated().await;
+    let lock_timeout = Duration::from_secs(2);
+    let ledger = PostgresLedger::new(PostgresOptions { lock_timeout, ..server.options() });
+    let task = task("locked");
+    granted(ledger.claim(&task).await);
+    let mut other = server.connect().await;
+    sqlx::raw_sql("BEGIN; SELECT FROM queue_worker.processed_tasks FOR UPDATE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let claim = tokio::time::timeout(lock_timeout * 2, ledger.claim(&task));
+    let claimed = claim.await.expect("one wait").unwrap();
+    assert_eq!(claimed, Claimed::Running { remaining: lock_timeout });
+}
+
+#[tokio::test]
+async fn a_takeover_does_not_wait_for_its_line_of_history() {
+    let server = Server::migrated().await;
+    let task = task("a");
+    granted(server.hasty().claim(&task).await);
+    let mut other = server.connect().await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE queue_worker.task_events").execute(&mut other).await.unwrap();
+    let patient = PostgresOptions {
+        lease: Duration::from_millis(20),
+        call_timeout: Duration::from_secs(60),
+        lock_timeout: Duration::from_secs(40),
+        ..server.options()
+    };
+    let ledger = PostgresLedger::new(patient);
+    let taken = tokio::time::timeout(Duration::from_secs(20), take_over(&ledger, &task));
+    let Claimed::Granted(grant) = taken.await.expect("an answer") else { panic!() };
+    assert_eq!((grant.held.fence.0, grant.crashes), (2, 1));
+    // The line is written as soon as it can be.
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
+    eventually(async || {
+        let history = ledger.task("a").await.unwrap()?.history;
+        history.iter().any(|line| line.event == "claimed" && line.fence == Some(2)).then_some(())
+    })
+    .await;
 }

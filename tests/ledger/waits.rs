@@ -151,7 +151,13 @@ async fn only_a_task_that_nobody_runs_can_be_delayed() {
         ledger.delay(task, Duration::from_secs(9).into(), DelayReason::Suspect).await.unwrap()
     };
     let held = granted(ledger.claim(&task).await).held;
-    assert_eq!(delay(&ledger, &task).await, Delayed::Stale);
+    // Its row is locked; whoever would write it would wait, and fail.
+    let mut other = server.connect().await;
+    let lock = "BEGIN; SELECT FROM queue_worker.processed_tasks WHERE task_id = 'a' FOR UPDATE";
+    sqlx::raw_sql(lock).execute(&mut other).await.unwrap();
+    let Delayed::Running { remaining } = delay(&ledger, &task).await else { panic!() };
+    assert!(remaining > Duration::from_secs(3), "{remaining:?}");
+    sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
     assert_eq!(ledger.record(&task, &held, Verdict::Released).await.unwrap(), Recorded::Committed);
     assert_eq!(delay(&ledger, &task_with("a", b"other", None)).await, Delayed::Conflict);
     assert_eq!(delay(&ledger, &task).await, Delayed::Committed);

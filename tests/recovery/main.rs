@@ -4,6 +4,7 @@
 //! memory, in paused time.
 
 mod stores;
+mod suspects;
 mod world;
 
 use std::collections::BTreeSet;
@@ -23,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const CALLS: usize = 12;
 /// Different jitter.
 const SEEDS: Range<u64> = 0..3;
-/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews the lease
-/// first; a claim comes after its entry and its lock.
+/// When entry, lock and lease were renewed last, in milliseconds. A heartbeat renews
+/// the lease beside the others; a claim comes after its entry and its lock.
 const LAST_BEATS: [[u64; 3]; 5] =
     [[500, 500, 500], [500, 515, 490], [500, 700, 650], [100, 300, 600], [100, 150, 900]];
 
@@ -202,23 +203,101 @@ fn what_may_have_been_added_again_is_not_added_twice() {
 }
 
 /// A lock that is always about to end and never does is not a dead worker's: the task waits in
-/// Postgres, ever longer, and does not come round through the pending list.
+/// Postgres, ever longer, and does not come round through the pending list, however rarely that is
+/// looked at.
 #[test]
 fn a_foreign_lock_that_is_short_and_renewed_puts_off_a_task_but_once() {
-    let calls = in_paused_time(async {
-        let (world, mut runs) = World::new();
-        let task = world.orphan(Shape::Keyed).await;
-        let live = world.worker(2, Plan::default(), 0);
-        tokio::select! {
-            () = world.hold_lock(&task, Duration::from_secs(1)) => {}
-            _ = runs.recv() => panic!("it ran beside the holder"),
-            () = world.until(60_000) => {}
-        }
-        // The holder is gone.
-        timeout(LIMIT, runs.recv()).await.expect("it runs at last");
-        live.calls.log.lock().unwrap().clone()
-    });
-    let count = |name| calls.iter().filter(|call| **call == name).count();
-    assert_eq!(count("postpone"), 1, "{calls:?}");
-    assert!((10..60).contains(&count("acquire")), "{} times", count("acquire"));
+    for (sweep, least) in [(LEASE / 10, 10), (LEASE, 5)] {
+        let calls = in_paused_time(async {
+            let (mut world, mut runs) = World::new();
+            world.sweep = sweep;
+            let task = world.orphan(Shape::Keyed).await;
+            let live = world.worker(2, Plan::default(), 0);
+            tokio::select! {
+                () = world.hold_lock(&task, Duration::from_secs(1)) => {}
+                _ = runs.recv() => panic!("it ran beside the holder"),
+                () = world.until(60_000) => {}
+            }
+            // The holder is gone.
+            timeout(LIMIT, runs.recv()).await.expect("it runs at last");
+            live.calls.log.lock().unwrap().clone()
+        });
+        let count = |name| calls.iter().filter(|call| **call == name).count();
+        assert_eq!(count("postpone"), 1, "{sweep:?}: {calls:?}");
+        assert!((least..60).contains(&count("acquire")), "{sweep:?}: {calls:?}");
+    }
+}
+
+/// It finds the lock taken, of its resource too, and what holds that is the task itself.
+#[test]
+fn another_entry_of_a_running_task_comes_round_once_a_lease() {
+    const LEASES: u64 = 6;
+    for shape in [Shape::Plain, Shape::Keyed] {
+        let (calls, ran) = in_paused_time(async {
+            let (world, mut runs) = World::new();
+            let holder = world.holder(shape).await;
+            world.enqueue(shape);
+            let live = world.worker(2, Plan::default(), 0);
+            let lease = u64::try_from(LEASE.as_millis()).unwrap();
+            holder.beats_until(&world, LEASES * lease).await;
+            let calls = live.calls.log.lock().unwrap().clone();
+            (calls, runs.try_recv().is_ok())
+        });
+        let times = calls.iter().filter(|call| **call == "acquire").count();
+        assert!(!ran && times <= LEASES as usize, "{shape:?}: {times} times: {calls:?}");
+        assert!(times + 2 >= LEASES as usize, "{shape:?}: {times} times: {calls:?}");
+    }
+}
+
+/// It does not run what it was delivered unseen, and has to look for it all the same: under its name
+/// the entry would idle for another lease.
+#[test]
+fn a_worker_that_has_become_full_hands_over_what_came_unseen() {
+    for (shape, seed) in
+        [Shape::Plain, Shape::Keyed].into_iter().flat_map(|s| SEEDS.map(move |n| (s, n)))
+    {
+        let (took, calls) = in_paused_time(async {
+            let (world, mut runs) = World::new();
+            let holder = world.holder(shape).await;
+            let full = world.worker(2, Plan::from([(0, Mishap::Lost)]), seed);
+            holder.beats_and_dies(&world, LAST_BEATS[0]).await;
+            let killed = Instant::now();
+            while full.calls.log.lock().unwrap().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let _others = full.fill(&world);
+            let _other = world.worker(3, Plan::default(), seed);
+            timeout(LIMIT, runs.recv()).await.expect("it runs");
+            (killed.elapsed(), full.calls.log.lock().unwrap().clone())
+        });
+        assert!(calls.contains(&"hand_over"), "{calls:?}");
+        // The pause after the error is as long as a sweep.
+        assert!(took <= BOUND + TIMEOUT + LEASE / 10, "{shape:?}: {took:?}");
+    }
+}
+
+/// A claim that was committed unheard is asked for again at once; but not by a worker that leaves: the
+/// lease is another's to wait for, and the entry to be given back while there is time.
+#[test]
+fn a_claim_is_not_asked_for_again_while_the_worker_leaves() {
+    let calls = |leaves: bool| {
+        in_paused_time(async move {
+            let (world, _runs) = World::new();
+            let holder = world.holder(Shape::Plain).await;
+            let live = world.worker(2, Plan::from([(2, Mishap::Lost)]), 0);
+            holder.beats_and_dies(&world, LAST_BEATS[0]).await;
+            while !live.calls.log.lock().unwrap().contains(&"claim") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if leaves {
+                live.stop.leaving.cancel();
+            }
+            tokio::time::sleep(2 * TIMEOUT).await;
+            let mut calls = live.calls.log.lock().unwrap().clone();
+            calls.retain(|call| *call != "reclaim");
+            calls
+        })
+    };
+    assert_eq!(calls(false)[..3], ["acquire", "claim", "claim"]);
+    assert_eq!(calls(true), ["acquire", "claim", "release", "hand_over"]);
 }

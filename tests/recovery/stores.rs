@@ -18,7 +18,7 @@ use queue_worker::ledger::{
 };
 use queue_worker::protocol::backoff::Growing;
 use queue_worker::queue::memory::{MemoryQueue, MemoryStreams};
-use queue_worker::queue::{Demand, Queue, QueueError};
+use queue_worker::queue::{CutShort, Demand, Queue, QueueError};
 use tokio::time::sleep;
 
 use super::world::LEASE;
@@ -134,10 +134,10 @@ fn redis_error(timed_out: bool) -> RedisError {
     }
 }
 
-fn redis<T>(answer: Answer<Result<T, QueueError>>) -> Result<T, QueueError> {
+fn redis<T, E: From<QueueError>>(answer: Answer<Result<T, E>>) -> Result<T, E> {
     match answer {
         Answer::Given(answer) => answer,
-        Answer::Failed { timed_out, .. } => Err(redis_error(timed_out)),
+        Answer::Failed { timed_out, .. } => Err(redis_error(timed_out).into()),
     }
 }
 
@@ -161,7 +161,7 @@ impl Queue for FaultyQueue {
         queue: &QueueName,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         self.inner.fetch(queue, demand, block).await
     }
 
@@ -169,11 +169,7 @@ impl Queue for FaultyQueue {
         self.inner.interrupt(queue).await;
     }
 
-    async fn reclaim(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    async fn reclaim(&self, queue: &QueueName, demand: Demand) -> Result<Vec<Delivery>, CutShort> {
         redis(self.calls.make("reclaim", self.inner.reclaim(queue, demand)).await)
     }
 
@@ -182,7 +178,7 @@ impl Queue for FaultyQueue {
         queue: &QueueName,
         after: EntryId,
         demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         redis(self.calls.make("delivered", self.inner.delivered(queue, after, demand)).await)
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use queue_worker::clock::Clock;
-use queue_worker::domain::{Failure, Held, QueueName, RawEntry, Task, WorkerId};
+use queue_worker::domain::{
+    Delivery, EntryId, Failure, Held, Origin, QueueName, RawEntry, Task, TaskId, WorkerId,
+};
 use queue_worker::handler::registry::{EntryOptions, Registry};
 use queue_worker::handler::{ExternalHandler, Handler, Run};
 use queue_worker::lease::memory::{MemoryLeases, MemoryLocks};
@@ -24,7 +26,8 @@ use queue_worker::worker::health::Health;
 use queue_worker::worker::heartbeat::{self, Beats};
 use queue_worker::worker::maintenance::Maintenance;
 use queue_worker::worker::progress::Progress;
-use queue_worker::worker::slots::{Shared, Slots};
+use queue_worker::worker::shared::Shared;
+use queue_worker::worker::slots::{Place, Slots};
 use queue_worker::worker::stop::Stop;
 use queue_worker::worker::watched::Watched;
 use queue_worker::worker::{Context, Limits, Served, Stores};
@@ -41,6 +44,8 @@ const HEARTBEAT: Duration = Duration::from_millis(1_500);
 const SWEEP: Duration = Duration::from_millis(500);
 /// Longer than any case.
 const AGE: Duration = Duration::from_secs(1_000_000);
+/// How many tasks a worker may have in its hands.
+const ROOM: usize = 10;
 const MANY: Demand = Demand { entries: 10, bytes: 1_000_000 };
 
 /// What all workers share.
@@ -51,6 +56,10 @@ pub(crate) struct World {
     locks: MemoryLocks,
     tables: MemoryTables,
     pub(crate) queue: QueueName,
+    /// Between two looks for what idles.
+    pub(crate) sweep: Duration,
+    /// Before a worker is quiet for a suspect.
+    pub(crate) suspect_wait: Duration,
     /// Where handlers say that they run.
     runs: mpsc::UnboundedSender<Instant>,
 }
@@ -62,12 +71,14 @@ pub(crate) struct Holder {
     ledger: MemoryLedger,
     held: Held,
     lock: Lock,
-    entry: queue_worker::domain::EntryId,
+    entry: EntryId,
 }
 
 /// A live worker; it is killed when this is dropped.
 pub(crate) struct Live {
     pub(crate) calls: Arc<Calls>,
+    pub(crate) stop: Stop,
+    shared: Arc<Shared>,
     _parts: JoinSet<()>,
 }
 
@@ -97,11 +108,15 @@ pub(crate) enum Shape {
 }
 
 fn entry_of_a_task(shape: Shape) -> RawEntry {
+    entry_of("t", shape)
+}
+
+fn entry_of(id: &'static str, shape: Shape) -> RawEntry {
     let field = |name: &'static str, value: &'static str| {
         (Bytes::from_static(name.as_bytes()), Bytes::from_static(value.as_bytes()))
     };
     let mut fields =
-        vec![field("task_id", "t"), field("kind", "work"), field("payload", "anything")];
+        vec![field("task_id", id), field("kind", "work"), field("payload", "anything")];
     if shape == Shape::Keyed {
         fields.push(field("lock_key", "resource"));
     }
@@ -120,6 +135,8 @@ impl World {
             locks: MemoryLocks::new(clock),
             tables: MemoryTables::new(clock),
             queue: QueueName::new("q").unwrap(),
+            sweep: SWEEP,
+            suspect_wait: AGE,
             runs,
         };
         (world, told)
@@ -138,7 +155,7 @@ impl World {
     pub(crate) async fn holder(&self, shape: Shape) -> Holder {
         let (queue, leases, ledger) = self.stores(WorkerId(Uuid::from_u128(1)));
         for _ in 0..if shape == Shape::Twice { 2 } else { 1 } {
-            self.streams.add(&self.queue, entry_of_a_task(shape));
+            self.enqueue(shape);
         }
         let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
         let task: Arc<Task> = Arc::new(codec::decode(&delivery, 1_000).unwrap());
@@ -151,10 +168,25 @@ impl World {
         Holder { queue, leases, ledger, held: grant.held, lock, entry: delivery.entry }
     }
 
+    /// Enqueues another task.
+    pub(crate) fn enqueue_other(&self) {
+        self.streams.add(&self.queue, entry_of("other", Shape::Plain));
+    }
+
+    /// The task has crashed so many workers already.
+    pub(crate) fn has_crashed(&self, crashes: u32) {
+        self.tables.edit(&TaskId::new("t").unwrap(), |row| row.crashes = crashes);
+    }
+
+    /// Enqueues the task once more.
+    pub(crate) fn enqueue(&self, shape: Shape) {
+        self.streams.add(&self.queue, entry_of_a_task(shape));
+    }
+
     /// A task that was delivered to a worker which died before it did anything.
     pub(crate) async fn orphan(&self, shape: Shape) -> Arc<Task> {
         let (queue, ..) = self.stores(WorkerId(Uuid::from_u128(1)));
-        self.streams.add(&self.queue, entry_of_a_task(shape));
+        self.enqueue(shape);
         let delivery = queue.fetch(&self.queue, MANY, LEASE).await.unwrap().pop().unwrap();
         Arc::new(codec::decode(&delivery, 1_000).unwrap())
     }
@@ -185,16 +217,17 @@ impl World {
             Stores { queue: Arc::new(queue), leases: Arc::new(leases), ledger: Arc::new(ledger) };
         let context = self.context(stores, Dice::seeded(seed ^ (number << 32)));
         let served = Served { name: self.queue.clone(), concurrency: 2, max_payload: 1_000 };
-        let slots = Slots::new(&Shared::new(10, 1_000_000), 2, self.clock);
+        let shared = Shared::new(ROOM, 1_000_000);
+        let slots = Slots::new(&shared, 2, self.clock);
         let mut parts = JoinSet::new();
         parts.spawn(Fetcher::new(context.clone(), served, slots).run());
         parts.spawn(Maintenance::new(context.clone(), vec![self.queue.clone()]).run());
-        let Context { health, beats, stores, .. } = context;
+        let Context { health, beats, stores, stop, .. } = context;
         parts.spawn(async move { health.watch(&stores).await });
         parts.spawn(async move {
             heartbeat::run(&beats, &beating, HEARTBEAT, std::future::pending()).await;
         });
-        Live { calls, _parts: parts }
+        Live { calls, stop, shared, _parts: parts }
     }
 
     fn context(&self, stores: Stores, dice: Dice) -> Context {
@@ -214,8 +247,8 @@ impl World {
             limits: Limits {
                 lease: LEASE,
                 drain_grace: Arc::new(Watched::new(LEASE)),
-                sweep: SWEEP,
-                suspect_wait: AGE,
+                sweep: self.sweep,
+                suspect_wait: self.suspect_wait,
                 retention: Retention { succeeded: AGE, failed: AGE, letters: AGE, batch: 1 },
                 prune_every: AGE,
                 unknown_kind_give_up: AGE,
@@ -229,7 +262,37 @@ impl World {
     }
 }
 
+impl Live {
+    /// Another queue takes all the room that this worker has, until the places are dropped.
+    pub(crate) fn fill(&self, world: &World) -> Vec<Place> {
+        self.occupy(world, ROOM - self.shared.in_flight())
+    }
+
+    /// Another queue has so many tasks in flight here, until the places are dropped.
+    pub(crate) fn occupy(&self, world: &World, tasks: usize) -> Vec<Place> {
+        let others = Slots::new(&self.shared, ROOM, world.clock);
+        let delivery = |n| Delivery {
+            queue: QueueName::new("other").unwrap(),
+            entry: EntryId { ms: 1, seq: n },
+            origin: Origin::Fresh,
+            raw: entry_of_a_task(Shape::Plain),
+        };
+        (0..).map(delivery).take(tasks).filter_map(|delivery| others.take(&delivery)).collect()
+    }
+}
+
 impl Holder {
+    /// Its heartbeats, until so many milliseconds after the start.
+    pub(crate) async fn beats_until(&self, world: &World, ms: u64) {
+        let mut beats = tokio::time::interval_at(Instant::now(), HEARTBEAT);
+        let until = world.start + Duration::from_millis(ms);
+        while beats.tick().await < until {
+            self.queue.touch(&[(world.queue.clone(), self.entry)]).await.unwrap();
+            self.leases.renew(std::slice::from_ref(&self.lock)).await.unwrap();
+            self.ledger.renew(std::slice::from_ref(&self.held)).await.unwrap();
+        }
+    }
+
     /// Its last heartbeat: entry, lock and lease are renewed so many milliseconds after the start;
     /// it is killed with the last of the three.
     pub(crate) async fn beats_and_dies(&self, world: &World, [entry, lock, lease]: [u64; 3]) {

@@ -38,16 +38,16 @@ mutant() {
 }
 
 wanted=("$@")
-mutant entered_twice src/worker/slots.rs \
+mutant entered_twice src/worker/shared.rs \
     's/tasks\.insert\(id\.clone\(\)\)\.then\(\|\| (Here \{.*?\})\)/{ tasks.insert(id.clone()); Some($1) }/s'
-mutant beat_not_awaited src/worker/heartbeat.rs \
+mutant beat_not_awaited src/worker/heartbeat/beats.rs \
     's/if current % 2 == 1 \{/if current % 2 == 7 {/'
 mutant effects_after_the_deadline src/protocol/lease_clock.rs \
     's/now < self\.deadline\(\)/now < self.deadline() + Duration::from_secs(3600)/'
-mutant deadline_from_the_answer src/worker/heartbeat.rs \
-    's/(run\.alive\.lease\.confirm\()sent/$1beats.clock.now()/'
-mutant leases_not_renewed src/worker/heartbeat.rs \
-    's/renew_leases\(beats, stores, group, patience\)\.await;/let _ = patience;/'
+mutant deadline_from_the_answer src/worker/heartbeat/beats.rs \
+    's/(run\.alive\.lease\.confirm\()sent/$1self.clock.now()/'
+mutant leases_not_renewed src/worker/heartbeat/mod.rs \
+    's/renew_leases\(beats, stores, ids, held, pace\.interval\)\.await;/let _ = (stores, ids, held);/'
 mutant leave_acknowledges src/worker/parting.rs \
     's/Exit::Leave => self\.free\(lock\)\.await,/Exit::Leave => { tokio::join!(self.acknowledge(delivery), self.free(lock)); }/'
 mutant running_is_acknowledged src/worker/parting.rs \

@@ -194,7 +194,7 @@ fn refused(error: &InvalidSource, kind: &Kind) -> anyhow::Error {
         }
         InvalidSource::Host(_) => format!("; see handler.{kind}.hosts"),
         InvalidSource::Name => "; give another with --name".to_owned(),
-        InvalidSource::Form | InvalidSource::Password => String::new(),
+        InvalidSource::Form | InvalidSource::Credentials => String::new(),
     };
     anyhow::anyhow!("{error}{remedy}")
 }

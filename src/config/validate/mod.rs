@@ -25,6 +25,7 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     rules.worker(config);
     rules.redis(config);
     rules.postgres(config);
+    rules.calls(config);
     rules.lease(config);
     rules.drain(config);
     for queue in &config.queues {

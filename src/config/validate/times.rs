@@ -10,7 +10,24 @@ use crate::config::tree::Config;
 /// handed over, and half a second for the parts of the process that end after that.
 const LEAST_MARGIN: Duration = Duration::from_secs(2);
 
+/// Whoever waits longer for an answer will not get one. Postgres counts such times in 32-bit
+/// milliseconds, and would refuse every session with a limit of some weeks.
+const LONGEST_CALL: Duration = Duration::from_secs(24 * 3_600);
+
 impl Rules<'_> {
+    pub(super) fn calls(&mut self, config: &Config) {
+        for (key, limit) in [
+            ("postgres.call_timeout", config.postgres.call_timeout),
+            ("redis.call_timeout", config.redis.call_timeout),
+            ("redis.connect_timeout", config.redis.connect_timeout),
+        ] {
+            if limit > LONGEST_CALL {
+                let remedy = format!("lower it to \"{}\" or less", show(LONGEST_CALL));
+                self.broken(&[key], format!("{} is no deadline for a call", show(limit)), remedy);
+            }
+        }
+    }
+
     pub(super) fn lease(&mut self, config: &Config) {
         let lease = &config.lease;
         let minimum = lease.heartbeat * 3 + config.redis.call_timeout;

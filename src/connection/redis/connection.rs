@@ -117,12 +117,31 @@ impl RedisConnection {
         deadline: Instant,
         fill: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
-        let name = script.name();
-        match self.raw_query(&script.by_digest(&fill), name, deadline).await? {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.query(&script.by_text(&fill), name, deadline).await
-            }
-            answer => answer.map_err(|error| self.judge(&error, name)),
+        let answer = self.raw_script(script, deadline, fill).await?;
+        answer.map_err(|error| self.judge(&error, script.name()))
+    }
+
+    /// As [`RedisConnection::script`], for one that must not be applied twice. Where no answer tells
+    /// whether it was, the error is [`RedisError::Unsure`]; what the server has answered, it has not
+    /// applied.
+    pub async fn script_once(
+        &self,
+        script: &LuaScript,
+        deadline: Instant,
+        fill: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let command = script.name();
+        let unsure = |error: &RedisError| RedisError::Unsure {
+            address: self.address.to_string(),
+            command,
+            message: error.to_string(),
+        };
+        match self.raw_script(script, deadline, fill).await {
+            Ok(answer) => answer.map_err(|error| {
+                let judged = self.judge(&error, command);
+                if Fault::is_of_the_way(&error) { unsure(&judged) } else { judged }
+            }),
+            Err(late) => Err(unsure(&late)),
         }
     }
 
@@ -139,6 +158,22 @@ impl RedisConnection {
     /// Judges an answer of a [`RedisConnection::pipeline`] that may be an error of its own.
     pub fn check(&self, answer: Value, command: &'static str) -> Result<Value, RedisError> {
         own_error(answer).map_err(|error| self.judge(&error, command))
+    }
+
+    /// As [`RedisConnection::script`], with errors of the server left as they are.
+    async fn raw_script(
+        &self,
+        script: &LuaScript,
+        deadline: Instant,
+        fill: impl Fn(&mut Cmd),
+    ) -> Result<RedisResult<Value>, RedisError> {
+        let name = script.name();
+        match self.raw_query(&script.by_digest(&fill), name, deadline).await? {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.raw_query(&script.by_text(&fill), name, deadline).await
+            }
+            answer => Ok(answer),
+        }
     }
 
     /// As [`RedisConnection::query`], with errors of the server left as they are.

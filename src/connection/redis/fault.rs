@@ -14,6 +14,11 @@ pub(super) struct Fault {
 }
 
 impl Fault {
+    /// Whether it was met on the way to the server or back, so that nobody knows what the server did.
+    pub(super) fn is_of_the_way(error: &ClientError) -> bool {
+        matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
+    }
+
     /// Judges `error`, which answered `command`.
     pub(super) fn judge(error: &ClientError, address: &str, command: &'static str) -> Self {
         let address = address.to_owned();
@@ -21,7 +26,7 @@ impl Fault {
         let codes = codes(error);
         let says = |code: &&str| codes.iter().any(|found| found == code);
         let unavailable = |address, message| RedisError::Unavailable { address, message };
-        if matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse) {
+        if Self::is_of_the_way(error) {
             return Self { error: unavailable(address, message), broken: true };
         }
         if let Some(remedy) = login_remedy(error, says) {

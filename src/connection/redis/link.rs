@@ -100,37 +100,45 @@ impl RedisLink {
         self.connection(deadline).await?.script(script, deadline, fill).await
     }
 
-    /// As [`RedisLink::pipeline`], and once more if the connection broke under it: for commands
-    /// that may be applied twice. Each command gets its own answer.
+    /// As [`RedisLink::pipeline`], and once more by the same deadline if the connection broke under
+    /// it: for commands that may be applied twice. Each command gets its own answer.
     pub async fn pipeline_twice(
         &self,
         pipeline: &Pipeline,
         command: &'static str,
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let deadline = self.deadline();
         let once = async || {
-            let deadline = self.deadline();
             let connection = self.connection(deadline).await?;
             let answers = connection.pipeline(pipeline, command, deadline).await?;
             let check = |answer| connection.check(answer, command);
             Ok::<Vec<_>, RedisError>(answers.into_iter().map(check).collect())
         };
         match once().await {
-            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. })
+                if Instant::now() < deadline =>
+            {
+                once().await
+            }
             Ok(answers) if answers.iter().any(is_unavailable) => once().await,
             answer => answer,
         }
     }
 
-    /// As [`RedisLink::script`], and once more if the connection broke under it: for scripts that
-    /// may be applied twice.
+    /// As [`RedisLink::script`], and once more by the same deadline if the connection broke under it:
+    /// for scripts that may be applied twice.
     pub async fn script_twice(
         &self,
         script: &LuaScript,
         fill: impl Fn(&mut Cmd),
     ) -> Result<Value, RedisError> {
-        match self.script(script, &fill).await {
-            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => {
-                self.script(script, &fill).await
+        let deadline = self.deadline();
+        let once = async || self.connection(deadline).await?.script(script, deadline, &fill).await;
+        match once().await {
+            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. })
+                if Instant::now() < deadline =>
+            {
+                once().await
             }
             answer => answer,
         }

@@ -1,13 +1,14 @@
 //! From a source and ids to outcomes: a mirror, the engine, and a second look where the first found
-//! something missing or damaged.
+//! something missing, cut off or damaged.
 //!
-//! The usual case asks nothing but the engine. Only what is missing is fetched, and only what is
-//! damaged costs a new clone; what is still so then is an outcome.
+//! The usual case asks nothing but the engine. What is missing, or lies where a shallow source ended,
+//! is fetched; what is damaged costs a new clone, and that comes first, since a damaged mirror may be
+//! in the way of a fetch. What is still so then is an outcome.
 
 use tokio::sync::mpsc;
 
 use super::engine::{Analysed, Engine};
-use super::mirror::{Mirror, Mirrors, Source};
+use super::mirror::{Mirror, MirrorError, Mirrors, Source};
 use super::oid::ObjectId;
 use super::outcome::{Outcome, Refusal};
 
@@ -30,10 +31,11 @@ pub async fn analyse(
 /// Nobody waits for results any more.
 struct Gone;
 
-/// What was found missing or damaged, with what was said of it.
+/// What was found, with what was said of it, and may be found otherwise at a second look.
 #[derive(Default)]
 struct Doubtful {
-    missing: Vec<Analysed>,
+    /// Missing, or without a parent to compare with.
+    absent: Vec<Analysed>,
     damaged: Vec<Analysed>,
 }
 
@@ -46,42 +48,48 @@ struct Analyst<'a> {
 
 impl Analyst<'_> {
     async fn analyse(&self, commits: &[ObjectId]) -> Result<(), Gone> {
-        let mut mirror = match self.mirrors.open(self.source, &[]).await {
+        let mirror = match self.mirrors.open(self.source, &[]).await {
             Ok(mirror) => mirror,
             Err(error) => return self.send_all(commits, &error.outcome()).await,
         };
-        let mut doubtful = self.attempt(&mirror, commits).await?;
-        if !doubtful.missing.is_empty() {
-            let missing = ids(&doubtful.missing);
-            let first = mirror.generation().to_owned();
+        let doubtful = self.attempt(&mirror, commits).await?;
+        let absent = if doubtful.damaged.is_empty() {
             drop(mirror);
-            mirror = match self.mirrors.open(self.source, &missing).await {
-                Ok(mirror) => mirror,
-                Err(error) => {
-                    self.send_all(&missing, &error.outcome()).await?;
-                    // The damaged ones wait for another attempt as well.
-                    let outcome = Outcome::failed(error.to_string());
-                    return self.send_all(&ids(&doubtful.damaged), &outcome).await;
-                }
-            };
-            let mut again = missing;
-            if mirror.generation() != first {
-                // What was damaged there may be whole here.
-                again.extend(ids(&std::mem::take(&mut doubtful.damaged)));
-            }
-            let again = self.attempt(&mirror, &again).await?;
-            self.send_these(again.missing).await?;
-            doubtful.damaged.extend(again.damaged);
-        }
-        if doubtful.damaged.is_empty() {
+            doubtful.absent
+        } else {
+            self.mend(mirror, doubtful).await?
+        };
+        if absent.is_empty() {
             return Ok(());
         }
-        self.mend(mirror, doubtful.damaged).await
+        let wanted = ids(&absent);
+        let mirror = match self.fetched(&absent).await {
+            Ok(mirror) => mirror,
+            Err(error) => return self.send_all(&wanted, &error.outcome()).await,
+        };
+        let Doubtful { absent, damaged } = self.attempt(&mirror, &wanted).await?;
+        self.send_these(absent).await?;
+        if !damaged.is_empty() {
+            self.mend(mirror, Doubtful { absent: Vec::new(), damaged }).await?;
+        }
+        Ok(())
     }
 
-    /// Looks at the damaged ones in a mirror cloned anew.
-    async fn mend(&self, mirror: Mirror, damaged: Vec<Analysed>) -> Result<(), Gone> {
-        let wanted = ids(&damaged);
+    /// The mirror with what is absent, if the source has it.
+    async fn fetched(&self, absent: &[Analysed]) -> Result<Mirror, MirrorError> {
+        // A commit where the mirror ends is there: only a fetch tells whether the source still ends there.
+        let is_end = |it: &Analysed| it.outcome.refusal() == Some(Refusal::ShallowBoundary);
+        if absent.iter().any(is_end) {
+            drop(self.mirrors.refresh(self.source).await?);
+        }
+        self.mirrors.open(self.source, &ids(absent)).await
+    }
+
+    /// Looks at all that is doubtful in a mirror cloned anew. If there can be none, the damaged ones are
+    /// refused, and those that are absent are handed back.
+    async fn mend(&self, mirror: Mirror, doubtful: Doubtful) -> Result<Vec<Analysed>, Gone> {
+        let mut wanted = ids(&doubtful.damaged);
+        wanted.extend(ids(&doubtful.absent));
         let replaced = match self.mirrors.replace(self.source, mirror).await {
             Ok(mirror) => {
                 drop(mirror);
@@ -92,15 +100,17 @@ impl Analyst<'_> {
         match replaced {
             Ok(mirror) => {
                 let again = self.attempt(&mirror, &wanted).await?;
-                self.send_these(again.missing).await?;
-                self.send_these(again.damaged).await
+                self.send_these(again.absent).await?;
+                self.send_these(again.damaged).await?;
             }
             // What was found damaged says more than that there is nothing better.
             Err(error) if error.outcome().refusal() == Some(Refusal::RepoCorrupt) => {
-                self.send_these(damaged).await
+                self.send_these(doubtful.damaged).await?;
+                return Ok(doubtful.absent);
             }
-            Err(error) => self.send_all(&wanted, &error.outcome()).await,
+            Err(error) => self.send_all(&wanted, &error.outcome()).await?,
         }
+        Ok(Vec::new())
     }
 
     /// Passes on what is certain, and returns the rest.
@@ -117,12 +127,13 @@ impl Analyst<'_> {
                 };
                 let Some(analysed) = receiver.recv().await else { break };
                 match analysed.outcome.refusal() {
-                    Some(Refusal::CommitGone) => doubtful.missing.push(analysed),
+                    Some(Refusal::CommitGone | Refusal::ShallowBoundary) => {
+                        doubtful.absent.push(analysed);
+                    }
                     Some(Refusal::RepoCorrupt) => doubtful.damaged.push(analysed),
-                    Some(
-                        Refusal::ShallowBoundary | Refusal::RepoUnreadable | Refusal::TooLarge,
-                    )
-                    | None => place.send(analysed),
+                    Some(Refusal::RepoUnreadable | Refusal::TooLarge) | None => {
+                        place.send(analysed)
+                    }
                 }
             }
             Ok(doubtful)

@@ -37,6 +37,15 @@ impl ObjectFormat {
         }
     }
 
+    /// The one that this is not.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Sha1 => Self::Sha256,
+            Self::Sha256 => Self::Sha1,
+        }
+    }
+
     /// The format whose ids have so many bytes.
     pub const fn of_length(bytes: usize) -> Option<Self> {
         match bytes {

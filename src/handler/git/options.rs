@@ -110,9 +110,10 @@ pub struct MirrorLimits {
     pub fetch_time: Duration,
     /// Time to wait for others who use the mirror.
     pub lock_time: Duration,
-    /// Bytes of one mirror's largest pack.
+    /// Bytes of one file that a fetch writes, and so of what one clone or fetch brings.
     pub repository: u64,
-    /// Bytes of all mirrors together; those used longest ago make room.
+    /// Bytes of all mirrors together, with clones under way; those used longest ago make room. Looked
+    /// at before each clone and fetch and after each clone.
     pub total: u64,
     /// Bytes that stay free on the disk.
     pub free: u64,

@@ -137,7 +137,7 @@ const ENVIRONMENT: [(&str, &str); 18] = [
 ];
 
 /// What is set above every file of a repository. See git-config(1).
-const CONFIG: [(&str, &str); 9] = [
+const CONFIG: [(&str, &str); 11] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
     ("core.attributesFile", "/dev/null"),
@@ -147,6 +147,9 @@ const CONFIG: [(&str, &str); 9] = [
     ("gc.auto", "0"),
     ("maintenance.auto", "false"),
     ("protocol.version", "2"),
+    // What is mapped of packs counts as memory, and by itself it would be all of them.
+    ("core.packedGitWindowSize", "32m"),
+    ("core.packedGitLimit", "1g"),
 ];
 
 #[cfg(test)]

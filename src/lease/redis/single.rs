@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::node::{self, Found, Key};
 use super::{MAX_GROUP, if_still_valid, key};
@@ -118,40 +119,47 @@ struct Server {
 }
 
 impl Server {
+    /// Whether a call that failed so is tried once more: its connection broke, and time is left. Both
+    /// tries share a deadline, so that a server that hangs costs nobody two.
+    fn is_worth_another(&self, error: &RedisError, deadline: Instant) -> bool {
+        matches!(error, RedisError::Unavailable { .. } | RedisError::Replica { .. })
+            && Instant::now() < deadline
+    }
+
     /// Tries once more where the connection broke: with the same tokens, so that what the first try
     /// has set is ours and not a stranger's for as long as it lives.
     async fn acquire(&self, keys: &[Key<'_>]) -> Result<Vec<Vote>, RedisError> {
+        let deadline = self.link.deadline();
         let once = async || {
-            let deadline = self.link.deadline();
             let connection = self.link.connection(deadline).await?;
             node::acquire(&connection, deadline, self.ttl, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
+            Err(error) if self.is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }
 
     async fn release(&self, keys: &[Key<'_>]) -> Result<(), RedisError> {
+        let deadline = self.link.deadline();
         let once = async || {
-            let deadline = self.link.deadline();
             let connection = self.link.connection(deadline).await?;
             node::release(&connection, deadline, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
+            Err(error) if self.is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }
 
     async fn extend(&self, keys: &[Key<'_>]) -> Result<Vec<Found>, RedisError> {
+        let deadline = self.link.deadline();
         let once = async || {
-            let deadline = self.link.deadline();
             let connection = self.link.connection(deadline).await?;
             node::extend(&connection, deadline, self.ttl, keys).await
         };
         match once().await {
-            Err(RedisError::Unavailable { .. } | RedisError::Replica { .. }) => once().await,
+            Err(error) if self.is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }

@@ -39,9 +39,9 @@ impl MemoryLedger {
                 return Ok(match self.refusal(found, task, &by, Duration::ZERO) {
                     Claimed::Done(_) => Delayed::Done,
                     Claimed::Conflict => Delayed::Conflict,
+                    Claimed::Running { remaining } => Delayed::Running { remaining },
                     Claimed::Granted(_)
                     | Claimed::Delayed
-                    | Claimed::Running { .. }
                     | Claimed::Contended { .. }
                     | Claimed::Suspect { .. }
                     | Claimed::Poisoned { .. } => Delayed::Stale,

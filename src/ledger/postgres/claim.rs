@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
+use tokio::time::Instant;
 
 use super::error::text;
 use super::session::{Trouble, within};
@@ -62,43 +63,62 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Wish, Answer>>) 
             (true, false) => plain.push((task, reply)),
         }
     }
-    claim_and_answer(&inner, plain, Manner { keyed: false, suspects: SUSPECT_CRASHES }).await;
-    claim_and_answer(&inner, keyed, Manner { keyed: true, suspects: SUSPECT_CRASHES }).await;
+    let mut taken_over = Vec::new();
+    for (waiting, keyed) in [(plain, false), (keyed, true)] {
+        let manner = Manner { keyed, suspects: SUSPECT_CRASHES };
+        for piece in inner.pieces.cut(waiting, |(task, _)| bytes(task)) {
+            claim_and_answer(&inner, piece, manner, &mut taken_over).await;
+        }
+    }
     for (task, reply) in alone {
         let manner = Manner { keyed: task.lock_key.is_some(), suspects: i32::MAX };
-        claim_and_answer(&inner, vec![(task, reply)], manner).await;
+        claim_and_answer(&inner, vec![(task, reply)], manner, &mut taken_over).await;
     }
+    // Last: the rows run under their leases, and whoever waits for them is to keep these alive.
+    note_takeovers(&inner, &taken_over).await;
 }
 
-async fn claim_and_answer(inner: &Inner, waiting: Vec<Waiting>, manner: Manner) {
-    if waiting.is_empty() {
-        return;
-    }
+/// How much of a task is written, about.
+fn bytes(task: &Arc<Task>) -> usize {
+    task.payload.len()
+}
+
+/// Claims a group and answers it; adds the grants of tasks that others had crashed with.
+async fn claim_and_answer(
+    inner: &Inner,
+    waiting: Vec<Waiting>,
+    manner: Manner,
+    taken_over: &mut Vec<Grant>,
+) {
     let (tasks, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
     match claim_group(inner, &tasks, manner).await {
         Ok(answers) => {
-            note_takeovers(inner, &answers).await;
-            replies.into_iter().zip(answers).for_each(|(reply, answer)| reply.answer(Ok(answer)));
-        }
-        // One row in somebody's hands, or one value that is refused, must not hold up the others.
-        Err(LedgerError::Conflict { .. } | LedgerError::Refused { .. }) => {
-            for (task, reply) in tasks.into_iter().zip(replies) {
-                reply.answer(claim_singly(inner, &task, manner).await);
+            for (reply, answer) in replies.into_iter().zip(answers) {
+                if let Claimed::Granted(grant) = &answer
+                    && grant.crashes > 0
+                {
+                    taken_over.push(grant.clone());
+                }
+                reply.answer(Ok(answer));
             }
         }
-        Err(error) => replies.into_iter().for_each(|reply| reply.answer(Err(error.clone()))),
-    }
-}
-
-async fn claim_singly(inner: &Inner, task: &Arc<Task>, manner: Manner) -> Answer {
-    match claim_group(inner, std::slice::from_ref(task), manner).await {
-        Ok(mut answers) => {
-            note_takeovers(inner, &answers).await;
-            answers.pop().map_or(Ok(Claimed::Running { remaining: Duration::ZERO }), Ok)
+        // One row in somebody's hands, or one value that is refused, must not hold up the others.
+        Err(LedgerError::Conflict { .. } | LedgerError::Refused { .. }) if tasks.len() > 1 => {
+            for one in tasks.into_iter().zip(replies) {
+                Box::pin(claim_and_answer(inner, vec![one], manner, taken_over)).await;
+            }
         }
-        // Another transaction is working on the very row.
-        Err(LedgerError::Conflict { .. }) => Ok(Claimed::Running { remaining: inner.lock_timeout }),
-        Err(error) => Err(error),
+        Err(error) => {
+            for reply in replies {
+                reply.answer(match &error {
+                    // Another transaction is working on the very row.
+                    LedgerError::Conflict { .. } => {
+                        Ok(Claimed::Running { remaining: inner.lock_timeout })
+                    }
+                    error => Err(error.clone()),
+                });
+            }
+        }
     }
 }
 
@@ -108,6 +128,7 @@ async fn claim_group(
     manner: Manner,
 ) -> Result<Vec<Claimed>, LedgerError> {
     let Manner { keyed, suspects } = manner;
+    let begun = Instant::now();
     let mut session = inner.ledger.open().await?;
     let connection = session.connection();
     let answer = if keyed {
@@ -116,6 +137,7 @@ async fn claim_group(
         within(inner.call_timeout, claim_plain(inner, connection, tasks, suspects)).await
     };
     let answer = session.finish("claim", answer).await;
+    inner.pieces.learn(tasks, bytes, begun, &answer);
     match &answer {
         Ok(_) => inner.doubts.settle(tasks),
         Err(LedgerError::Unavailable { .. }) => inner.doubts.remember(tasks),
@@ -284,25 +306,23 @@ impl State<'_> {
     }
 }
 
-/// Writes down that a crashed task was taken over: history only, so a failure to do so is not one
+/// Writes down that crashed tasks were taken over: history only, so a failure to do so is not one
 /// of the claim.
-async fn note_takeovers(inner: &Inner, answers: &[Claimed]) {
-    let events: Vec<super::event::Event> = answers
+async fn note_takeovers(inner: &Inner, taken_over: &[Grant]) {
+    if taken_over.is_empty() {
+        return;
+    }
+    let events: Vec<super::event::Event> = taken_over
         .iter()
-        .filter_map(|answer| match answer {
-            Claimed::Granted(grant) if grant.crashes > 0 => Some(super::event::Event {
-                task_id: grant.held.task_id.as_str(),
-                what: "claimed",
-                fence: Some(grant.held.fence.0),
-                attempt: i32::try_from(grant.attempt).ok(),
-                detail: Some(format!("crashes in a row so far: {}", grant.crashes).into()),
-            }),
-            _ => None,
+        .map(|grant| super::event::Event {
+            task_id: grant.held.task_id.as_str(),
+            what: "claimed",
+            fence: Some(grant.held.fence.0),
+            attempt: i32::try_from(grant.attempt).ok(),
+            detail: Some(format!("crashes in a row so far: {}", grant.crashes).into()),
         })
         .collect();
-    if !events.is_empty() {
-        super::event::note(inner, &events).await;
-    }
+    super::event::note(inner, &events).await;
 }
 
 /// Reads a status as the database writes it.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection, Row};
+use tokio::time::Instant;
 
 use super::claim;
 use super::dead::{self, Letter};
@@ -55,6 +56,11 @@ impl Wait {
         }
     }
 
+    /// How much of it is written, about.
+    fn bytes(&self) -> usize {
+        self.task.payload.len()
+    }
+
     fn give_up(&self) -> Option<Duration> {
         match self.reason {
             DelayReason::UnknownKind { give_up } => Some(give_up),
@@ -91,7 +97,7 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Wait, Answer>>) 
         }
     }
     let waiting: Vec<_> = waits.into_iter().zip(replies).collect();
-    for piece in super::by_bytes(waiting, |(wait, _)| wait.task.payload.len()) {
+    for piece in inner.pieces.cut(waiting, |(wait, _)| wait.bytes()) {
         delay_and_answer(&inner, piece).await;
     }
 }
@@ -113,9 +119,12 @@ async fn delay_and_answer(inner: &Inner, waiting: Vec<(Wait, Reply<Answer>)>) {
 }
 
 async fn delay_group(inner: &Inner, waits: &[Wait]) -> Result<Vec<Delayed>, LedgerError> {
+    let begun = Instant::now();
     let mut session = inner.ledger.open().await?;
     let answer = within(inner.call_timeout, delay_rows(inner, session.connection(), waits)).await;
-    session.finish("delay", answer).await
+    let answer = session.finish("delay", answer).await;
+    inner.pieces.learn(waits, Wait::bytes, begun, &answer);
+    answer
 }
 
 /// A row that was delayed.
@@ -198,10 +207,10 @@ async fn obstacles(
     let answer = |found| match found {
         Some(Claimed::Done(_)) => Delayed::Done,
         Some(Claimed::Conflict) => Delayed::Conflict,
+        Some(Claimed::Running { remaining }) => Delayed::Running { remaining },
         Some(
             Claimed::Granted(_)
             | Claimed::Delayed
-            | Claimed::Running { .. }
             | Claimed::Contended { .. }
             | Claimed::Suspect { .. }
             | Claimed::Poisoned { .. },

@@ -8,6 +8,7 @@
 //!
 //! What it never does: hold a transaction open between two calls.
 
+mod backend;
 mod claim;
 mod dead;
 mod delay;
@@ -18,6 +19,7 @@ mod inspect;
 mod kept;
 mod options;
 mod perform;
+mod pieces;
 mod promote;
 mod prune;
 mod record;
@@ -59,6 +61,7 @@ struct Inner {
     effects: Sessions,
     beats: Sessions,
     doubts: doubt::Doubts,
+    pieces: pieces::Pieces,
 }
 
 impl Inner {
@@ -78,32 +81,9 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(CENTURY).min(CENTURY)
 }
 
-/// The most bytes of payloads or results in one statement; a single larger one goes alone.
-const GROUP_BYTES: usize = 16 << 20;
-
 /// Small groups of outcomes are committed this far apart: handlers that end one by one would have a
 /// commit each, which costs the database several times what an outcome does.
 const RECORD_SPACING: Duration = Duration::from_millis(2);
-
-/// Cuts a group into pieces of at most [`GROUP_BYTES`].
-fn by_bytes<T>(items: Vec<T>, size: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
-    let mut pieces: Vec<Vec<T>> = Vec::new();
-    let mut filled = 0;
-    for item in items {
-        let bytes = size(&item);
-        match pieces.last_mut() {
-            Some(piece) if filled + bytes <= GROUP_BYTES => {
-                filled += bytes;
-                piece.push(item);
-            }
-            _ => {
-                filled = bytes;
-                pieces.push(vec![item]);
-            }
-        }
-    }
-    pieces
-}
 
 fn max_attempts(task: &Task) -> Option<i32> {
     task.max_attempts.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))
@@ -145,6 +125,7 @@ impl PostgresLedger {
             lock_timeout: options.lock_timeout,
             released_recheck: options.released_recheck,
             doubts: doubt::Doubts::default(),
+            pieces: pieces::Pieces::new(call_timeout),
         };
         Self {
             inner: Arc::new(inner),

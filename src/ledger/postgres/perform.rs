@@ -5,6 +5,12 @@
 //! once: the row stays locked until the commit, so nobody can see or change it meanwhile. Whatever
 //! goes wrong in a shared transaction rolls it back, and each task is tried again in one of its own.
 //!
+//! An effect may take long, and its connection cannot tell a server that works from one that is gone. So
+//! a transaction of claimed tasks is given up, with its connection, when nobody waits for it any more
+//! (their leases are over, or the worker leaves) or when the server no longer has the session. What had
+//! become of it is then as unknown as when the answer to a COMMIT is lost: the rows tell, under their
+//! fences.
+//!
 //! Effects run on sessions of their own, with the planner's settings as the server has them. What
 //! an effect sets for its session (`SET` without `LOCAL`) stays there for later tasks.
 
@@ -16,12 +22,13 @@ use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection};
 
+use super::backend::vanished;
 use super::claim::{self, MOVED_ON};
 use super::error::{self, Blame, QUERY_CANCELED};
 use super::record::{self, Outcome};
 use super::resource::{self, Keyed};
-use super::session::Trouble;
-use super::{Inner, millis, statements};
+use super::session::{Trouble, setting};
+use super::{Inner, statements};
 use crate::coalesce::{Pending, Reply};
 use crate::domain::{Failure, Held, Task};
 use crate::ledger::{
@@ -57,14 +64,24 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Request, Answer>
             reply.answer(Ok(Performed::NotClaimed(running)));
         } else if request.grant.is_none() && request.task.lock_key.is_some() {
             // A refused task must not raise its resource's fence, so nobody shares its fate.
-            reply.answer(perform_singly(&inner, request).await);
+            let mut reply = reply;
+            let answer = perform_singly(&inner, request, &mut reply).await;
+            reply.answer(answer);
         } else {
             requests.push(request);
             replies.push(reply);
         }
     }
+    let waiting: Vec<_> = requests.into_iter().zip(replies).collect();
+    for piece in inner.pieces.cut(waiting, |(request, _)| request.task.payload.len()) {
+        perform_and_answer(&inner, piece).await;
+    }
+}
+
+async fn perform_and_answer(inner: &Inner, waiting: Vec<(Request, Reply<Answer>)>) {
+    let (requests, mut replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
     if requests.len() > 1 {
-        match perform_together(&inner, &requests).await {
+        match perform_together(inner, &requests, unwanted(&requests, &mut replies)).await {
             Ok(answers) => {
                 let answers = replies.into_iter().zip(answers);
                 return answers.for_each(|(reply, answer)| reply.answer(Ok(answer)));
@@ -72,8 +89,22 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Request, Answer>
             Err(fault) => tracing::debug!(?fault, "group of effects rolled back, now singly"),
         }
     }
-    for (request, reply) in requests.into_iter().zip(replies) {
-        reply.answer(perform_singly(&inner, request).await);
+    for (request, mut reply) in requests.into_iter().zip(replies) {
+        if request.grant.is_none() || !reply.is_unwanted() {
+            let answer = perform_singly(inner, request, &mut reply).await;
+            reply.answer(answer);
+        }
+    }
+}
+
+/// Resolves when nobody waits for any of the answers. Claims that are part of the transaction are
+/// quick, and brought to their end.
+async fn unwanted(requests: &[Request], replies: &mut [Reply<Answer>]) {
+    if requests.iter().any(|request| request.grant.is_none()) {
+        std::future::pending::<()>().await;
+    }
+    for reply in replies {
+        reply.unwanted().await;
     }
 }
 
@@ -100,8 +131,10 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
-async fn perform_singly(inner: &Inner, request: Request) -> Answer {
-    let fault = match perform_together(inner, std::slice::from_ref(&request)).await {
+async fn perform_singly(inner: &Inner, request: Request, reply: &mut Reply<Answer>) -> Answer {
+    let one = std::slice::from_ref(&request);
+    let unwanted = unwanted(one, std::slice::from_mut(reply));
+    let fault = match perform_together(inner, one, unwanted).await {
         Ok(mut answers) => return Ok(answers.pop().unwrap_or(Performed::NotClaimed(MOVED_ON))),
         Err(fault) => fault,
     };
@@ -161,27 +194,38 @@ fn own_fault(error: &sqlx::Error) -> Option<Failure> {
     }
 }
 
-async fn perform_together(inner: &Inner, requests: &[Request]) -> Result<Vec<Performed>, Fault> {
+async fn perform_together(
+    inner: &Inner,
+    requests: &[Request],
+    unwanted: impl Future<Output = ()>,
+) -> Result<Vec<Performed>, Fault> {
     let limit = requests.iter().map(|request| request.timeout).min().unwrap_or_default();
     let mut session = inner.effects.open().await.map_err(Fault::Ledger)?;
+    let backend = session.backend();
     let work = transact(inner, session.connection(), requests, limit);
-    match tokio::time::timeout(limit.saturating_add(inner.call_timeout), work).await {
+    let ended = tokio::select! {
+        biased;
+        ended = tokio::time::timeout(limit.saturating_add(inner.call_timeout), work) => ended.ok(),
+        () = unwanted => None,
+        () = vanished(inner, backend) => None,
+    };
+    match ended {
         // Dropped, and so closed.
-        Ok(Err(Fault::Panicked)) => Err(Fault::Panicked),
-        Ok(Err(Fault::Sql(error))) => {
+        Some(Err(Fault::Panicked)) => Err(Fault::Panicked),
+        Some(Err(Fault::Sql(error))) => {
             let answer = session.finish::<()>("perform", Err(Trouble::Sql(error))).await;
             Err(answer.map_or_else(Fault::Ledger, |()| Fault::Stale))
         }
-        Ok(Err(Fault::Effect(EffectError::Database(error))))
+        Some(Err(Fault::Effect(EffectError::Database(error))))
             if error.as_database_error().is_none() =>
         {
             Err(Fault::Effect(EffectError::Database(error)))
         }
-        Ok(answer) => {
+        Some(answer) => {
             session.finish("perform", Ok(())).await.map_err(Fault::Ledger)?;
             answer
         }
-        Err(_) => {
+        None => {
             let answer = session.finish::<()>("perform", Err(Trouble::Deadline)).await;
             Err(answer.map_or_else(Fault::Ledger, |()| Fault::Stale))
         }
@@ -200,8 +244,8 @@ async fn transact(
     let patience = if claims { limit.min(inner.call_timeout / 2) } else { limit };
     let begin = format!(
         "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}",
-        millis(limit).clamp(1, i64::from(i32::MAX)),
-        millis(patience).clamp(1, i64::from(i32::MAX)),
+        setting(limit),
+        setting(patience),
     );
     let mut transaction = connection.begin_with(AssertSqlSafe(begin)).await?;
     match work(inner, &mut transaction, requests).await {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::dead::{self, Letter};
@@ -57,10 +58,10 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Outcome, Answer>
     let (fast, slow): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(outcome, _)| {
         outcome.held.resource.is_none() && matches!(outcome.verdict, Verdict::Succeeded { .. })
     });
-    for outcomes in super::by_bytes(fast, |(outcome, _)| outcome.bytes()) {
+    for outcomes in inner.pieces.cut(fast, |(outcome, _)| outcome.bytes()) {
         record_and_answer(&inner, outcomes, true).await;
     }
-    for outcomes in super::by_bytes(slow, |(outcome, _)| outcome.bytes()) {
+    for outcomes in inner.pieces.cut(slow, |(outcome, _)| outcome.bytes()) {
         record_and_answer(&inner, outcomes, false).await;
     }
 }
@@ -87,6 +88,7 @@ async fn record_group(
     outcomes: &[Outcome],
     fast: bool,
 ) -> Result<Vec<Recorded>, LedgerError> {
+    let begun = Instant::now();
     let mut session = inner.ledger.open().await?;
     let connection = session.connection();
     let answer = if fast {
@@ -94,7 +96,9 @@ async fn record_group(
     } else {
         within(inner.call_timeout, record_slowly(inner, connection, outcomes)).await
     };
-    session.finish("record outcome", answer).await
+    let answer = session.finish("record outcome", answer).await;
+    inner.pieces.learn(outcomes, Outcome::bytes, begun, &answer);
+    answer
 }
 
 async fn record_successes(

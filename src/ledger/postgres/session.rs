@@ -15,6 +15,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::backend::Backend;
 use super::error::{self, Blame};
 use crate::connection::PasswordSource;
 use crate::ledger::LedgerError;
@@ -40,6 +41,7 @@ pub enum Purpose {
 pub struct Sessions {
     options: PgConnectOptions,
     password: Option<PasswordSource>,
+    purpose: Purpose,
     address: Arc<str>,
     permits: Arc<Semaphore>,
     idle: std::sync::Mutex<Vec<Idle>>,
@@ -49,6 +51,7 @@ pub struct Sessions {
 
 struct Idle {
     connection: PgConnection,
+    backend: Option<Backend>,
     generation: u64,
 }
 
@@ -65,6 +68,7 @@ impl Sessions {
     ) -> Self {
         Self {
             password,
+            purpose,
             options: session_options(connect, purpose, deadline, lock_timeout),
             address: error::address(connect).into(),
             permits: Arc::new(Semaphore::new(size.max(1))),
@@ -95,16 +99,23 @@ impl Sessions {
             .map_err(|_| self.unavailable("the pool is closed".to_owned()))?;
         let generation = self.generation.load(Ordering::Acquire);
         let idle = self.lock_idle().pop();
-        let connection = match idle {
-            Some(idle) if idle.generation == generation => idle.connection,
-            _ => self
-                .login()?
-                .connect()
-                .await
-                .map_err(|error| error::ledger_error(&self.address, "connect", &error))?,
+        let (connection, backend) = match idle {
+            Some(idle) if idle.generation == generation => (idle.connection, idle.backend),
+            _ => self.establish().await?,
         };
         let since = Instant::now();
-        Ok(Session { sessions: self, connection, generation, since, _permit: permit })
+        Ok(Session { sessions: self, connection, backend, generation, since, _permit: permit })
+    }
+
+    /// A new connection. Effects may keep it busy for long, so there its other end is known.
+    async fn establish(&self) -> Result<(PgConnection, Option<Backend>), LedgerError> {
+        let failed = |error| error::ledger_error(&self.address, "connect", &error);
+        let mut connection = self.login()?.connect().await.map_err(failed)?;
+        let backend = match self.purpose {
+            Purpose::Ledger => None,
+            Purpose::Effects => Some(Backend::of(&mut connection).await.map_err(failed)?),
+        };
+        Ok((connection, backend))
     }
 
     /// The options with the password of this moment.
@@ -138,6 +149,11 @@ impl Sessions {
     }
 }
 
+/// A duration as a setting of a session: whole milliseconds in 32 bits, where 0 would mean no limit.
+pub(super) fn setting(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
 /// The settings travel with the start of the session: no round trip, and no way to forget them.
 fn session_options(
     connect: &PgConnectOptions,
@@ -145,15 +161,14 @@ fn session_options(
     deadline: Duration,
     lock_timeout: Duration,
 ) -> PgConnectOptions {
-    let statement =
-        deadline.mul_f64(STATEMENT_SHARE).max(Duration::from_millis(1)).as_millis().to_string();
-    let lock = lock_timeout.max(Duration::from_millis(1)).as_millis().to_string();
+    let statement = setting(deadline.mul_f64(STATEMENT_SHARE)).to_string();
+    let lock = setting(lock_timeout).to_string();
     // Within a transaction only a handler's own effect may let the server wait.
     let idle = match purpose {
-        Purpose::Ledger => deadline * 2,
-        Purpose::Effects => (deadline * 2).max(Duration::from_secs(60)),
+        Purpose::Ledger => deadline.saturating_mul(2),
+        Purpose::Effects => deadline.saturating_mul(2).max(Duration::from_secs(60)),
     };
-    let idle = idle.as_millis().to_string();
+    let idle = setting(idle).to_string();
     let options = connect
         .clone()
         .application_name("queue-worker")
@@ -200,6 +215,7 @@ impl From<sqlx::Error> for Trouble {
 pub struct Session<'a> {
     sessions: &'a Sessions,
     connection: PgConnection,
+    backend: Option<Backend>,
     generation: u64,
     since: Instant,
     _permit: OwnedSemaphorePermit,
@@ -209,6 +225,11 @@ impl Session<'_> {
     /// The connection.
     pub fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+
+    /// The server's process for it, where effects run.
+    pub(super) fn backend(&self) -> Option<Backend> {
+        self.backend
     }
 
     /// Gives the session back, and turns the trouble into an error.
@@ -256,12 +277,12 @@ impl Session<'_> {
     }
 
     fn give_back(self) {
-        let Self { sessions, mut connection, generation, since, _permit } = self;
+        let Self { sessions, mut connection, backend, generation, since, _permit } = self;
         if since.elapsed() >= LONG {
             connection.shrink_buffers();
         }
         if generation == sessions.generation.load(Ordering::Acquire) {
-            sessions.lock_idle().push(Idle { connection, generation });
+            sessions.lock_idle().push(Idle { connection, backend, generation });
         }
     }
 }

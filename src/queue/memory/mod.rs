@@ -19,7 +19,7 @@ use self::read::{Read, ReadState, Reading};
 pub use self::streams::MemoryStreams;
 use self::streams::{Group, NOBODY, PendingEntry, START, State};
 use self::taken::Taken;
-use super::{Demand, Queue, QueueError};
+use super::{CutShort, Demand, Queue, QueueError};
 use crate::domain::{Delivery, EntryId, Origin, QueueName, RawEntry, WorkerId};
 
 /// One worker's way to the [`MemoryStreams`].
@@ -114,7 +114,7 @@ impl Queue for MemoryQueue {
         queue: &QueueName,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         let read = self.read(queue);
         *read.lock() = ReadState { interrupted: false, under_way: true };
         let _reading = Reading(&read);
@@ -151,11 +151,7 @@ impl Queue for MemoryQueue {
         }
     }
 
-    async fn reclaim(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    async fn reclaim(&self, queue: &QueueName, demand: Demand) -> Result<Vec<Delivery>, CutShort> {
         let now = self.streams.clock.now();
         let mut state = self.streams.lock();
         let mut cursors = self.cursors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +184,7 @@ impl Queue for MemoryQueue {
         queue: &QueueName,
         after: EntryId,
         demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         let mut state = self.streams.lock();
         let mut taken = Taken::new(queue, Origin::Reclaimed, demand);
         if state.streams.get(queue).is_none_or(|stream| stream.group.is_none()) {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisWrite};
+use redis::{Cmd, RedisWrite, Value};
 
 use super::super::QueueError;
-use crate::connection::{RedisError, RedisLink};
+use crate::connection::{RedisConnection, RedisError, RedisLink};
 use crate::domain::{EntryId, QueueName};
 
 /// The consumer group of all workers.
@@ -68,6 +68,49 @@ impl Base {
     /// How many entries to ask for, so that payloads of the largest size stay within `bytes`.
     pub(super) fn chunk(&self, entries: usize, bytes: usize) -> usize {
         (bytes / self.max_payload.max(1)).clamp(1, entries.max(1))
+    }
+}
+
+/// An answer that is under way on a link of its reader's own. Unless it has come, its connection is
+/// closed: what is still to arrive would hold up the next.
+pub(super) struct UnderWay<'a> {
+    link: &'a RedisLink,
+    connection: &'a Arc<RedisConnection>,
+    end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The caller has gone; the answer is still to come.
+    Cancelled,
+    /// The server did not answer.
+    Failed,
+    /// The connection is free for the next command.
+    Answered,
+}
+
+impl<'a> UnderWay<'a> {
+    pub(super) fn on(link: &'a RedisLink, connection: &'a Arc<RedisConnection>) -> Self {
+        Self { link, connection, end: End::Cancelled }
+    }
+
+    pub(super) fn ends_with(mut self, answer: &Result<Value, QueueError>) {
+        self.end = match answer {
+            Err(
+                RedisError::Timeout { .. }
+                | RedisError::Unavailable { .. }
+                | RedisError::Replica { .. },
+            ) => End::Failed,
+            Ok(_) | Err(_) => End::Answered,
+        };
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.end != End::Answered {
+            self.link.discard(self.connection, self.end == End::Failed);
+        }
     }
 }
 

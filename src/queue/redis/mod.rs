@@ -1,8 +1,8 @@
 //! The queue in Redis Streams: one stream and one consumer group per queue.
 //!
 //! Our consumer name is the worker's UUID, new at each start. Per-task calls are gathered into one
-//! round trip for all that wait; reading has a connection of its own per queue, and one for the
-//! payloads of what is pending. Commands of Redis 6.2 and later only. Everything of a queue is under
+//! round trip for all that wait; each queue has two connections of its own, one to read what is new and
+//! one for the payloads of what is pending, made when they are needed first. Commands of Redis 6.2 and later only. Everything of a queue is under
 //! one hash tag, so a script meets one slot.
 
 mod base;
@@ -11,6 +11,7 @@ mod ownership;
 mod parse;
 mod pending;
 mod reader;
+mod scan;
 mod settle;
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ pub use self::depth::{Consumer, QueueDepth};
 use self::ownership::{GiveBack, Given};
 use self::pending::PendingList;
 use self::reader::Reader;
-use super::{Demand, Queue, QueueError};
+use super::{CutShort, Demand, Queue, QueueError};
 use crate::coalesce::Coalescer;
 use crate::connection::{RedisError, RedisLink, RedisTarget};
 use crate::domain::{Delivery, EntryId, QueueName, RawEntry, WorkerId};
@@ -72,12 +73,17 @@ const MAX_GROUP: usize = 999;
 /// Named like the stream of a queue, for ACLs; no queue has this name.
 const PROBED: &str = "qw:{}:probe";
 
+/// What reads one queue: what nobody has seen, and what is pending.
+struct Reads {
+    fresh: Reader,
+    pending: PendingList,
+}
+
 /// Ready work in Redis.
 pub struct RedisQueue {
     options: RedisQueueOptions,
     base: Base,
-    readers: Mutex<HashMap<QueueName, Arc<Reader>>>,
-    pending: PendingList,
+    reads: Mutex<HashMap<QueueName, Arc<Reads>>>,
     settling: Coalescer<(QueueName, EntryId), Result<(), QueueError>>,
     appending: Coalescer<(QueueName, RawEntry), Result<EntryId, QueueError>>,
     giving_back: Coalescer<GiveBack, Result<Given, QueueError>>,
@@ -92,13 +98,10 @@ impl RedisQueue {
             min_idle: options.min_idle,
             max_payload: options.max_payload,
         };
-        let payloads = RedisLink::new(options.target.clone(), options.call_timeout);
-        let pending = PendingList::new(base.clone(), payloads);
         let group = options.group.clamp(1, MAX_GROUP);
         let (settler, appender, giver) = (base.clone(), base.clone(), base.clone());
         Self {
-            readers: Mutex::default(),
-            pending,
+            reads: Mutex::default(),
             settling: Coalescer::start(options.committers, group, move |group| {
                 settle::settle(settler.clone(), group)
             }),
@@ -129,14 +132,17 @@ impl RedisQueue {
         depth::consumers(&self.base, queue).await
     }
 
-    fn reader(&self, queue: &QueueName) -> Arc<Reader> {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let reader = readers.entry(queue.clone()).or_insert_with(|| {
+    fn reads(&self, queue: &QueueName) -> Arc<Reads> {
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let reads = reads.entry(queue.clone()).or_insert_with(|| {
             let timeout = self.options.call_timeout;
-            let link = RedisLink::new(self.options.target.clone(), timeout);
-            Arc::new(Reader::new(self.base.clone(), queue.clone(), link, timeout))
+            let link = || RedisLink::new(self.options.target.clone(), timeout);
+            Arc::new(Reads {
+                fresh: Reader::new(self.base.clone(), queue.clone(), link(), timeout),
+                pending: PendingList::new(self.base.clone(), queue.clone(), link()),
+            })
         });
-        Arc::clone(reader)
+        Arc::clone(reads)
     }
 
     async fn give_back(
@@ -179,20 +185,16 @@ impl Queue for RedisQueue {
         queue: &QueueName,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        self.reader(queue).fetch(demand, block).await
+    ) -> Result<Vec<Delivery>, CutShort> {
+        self.reads(queue).fresh.fetch(demand, block).await
     }
 
     async fn interrupt(&self, queue: &QueueName) {
-        self.reader(queue).interrupt().await;
+        self.reads(queue).fresh.interrupt().await;
     }
 
-    async fn reclaim(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        self.pending.reclaim(queue, demand).await
+    async fn reclaim(&self, queue: &QueueName, demand: Demand) -> Result<Vec<Delivery>, CutShort> {
+        self.reads(queue).pending.reclaim(demand).await
     }
 
     async fn delivered(
@@ -200,8 +202,8 @@ impl Queue for RedisQueue {
         queue: &QueueName,
         after: EntryId,
         demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
-        self.pending.delivered(queue, after, demand).await
+    ) -> Result<Vec<Delivery>, CutShort> {
+        self.reads(queue).pending.delivered(after, demand).await
     }
 
     async fn settle(&self, queue: &QueueName, entry: EntryId) -> Result<(), QueueError> {

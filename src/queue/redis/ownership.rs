@@ -12,7 +12,7 @@ use super::super::QueueError;
 use super::base::{Base, by_queue, millis, patience, push_id};
 use super::parse;
 use crate::coalesce::Pending;
-use crate::connection::{LuaScript, RedisError};
+use crate::connection::LuaScript;
 use crate::domain::{EntryId, QueueName, RawEntry};
 
 /// Entries of one touch script: well below the limit of Lua's `unpack`.
@@ -93,13 +93,7 @@ pub(super) async fn restore(
     };
     let deadline = base.link.deadline() + patience(raw.bytes());
     let connection = base.link.connection(base.link.deadline()).await?;
-    match connection.script(&RESTORE, deadline, fill).await {
-        Err(error @ (RedisError::Timeout { .. } | RedisError::Unavailable { .. })) => {
-            let address = base.link.address().to_owned();
-            Err(RedisError::Unsure { address, command: RESTORE.name(), message: error.to_string() })
-        }
-        answer => answer.map(drop),
-    }
+    connection.script_once(&RESTORE, deadline, fill).await.map(drop)
 }
 
 /// Resets the idle time of the entries that are ours; answers for each whether it is.

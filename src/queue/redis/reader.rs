@@ -6,15 +6,15 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::Cmd;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::{Demand, QueueError};
-use super::base::{Base, GROUP, GROUP_TRIES, is_missing_group, millis, stream_key};
+use super::super::{CutShort, Demand, QueueError};
+use super::base::{Base, GROUP, GROUP_TRIES, UnderWay, is_missing_group, millis, stream_key};
 use super::parse::{self, Found};
 use crate::connection::{LuaScript, RedisConnection, RedisError, RedisLink};
 use crate::domain::{Delivery, Origin, QueueName};
@@ -41,49 +41,31 @@ pub(super) struct Reader {
     reading: AtomicBool,
     rested: Notify,
     abort: Notify,
-    untold: Mutex<Option<QueueError>>,
 }
 
-/// Marks a read as under way. Dropped without an answer, it closes the connection.
+/// Marks a read as under way.
 struct Reading<'a> {
     reader: &'a Reader,
-    connection: &'a Arc<RedisConnection>,
-    end: ReadEnd,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReadEnd {
-    /// The caller has gone; the answer is still to come.
-    Cancelled,
-    /// The server did not answer.
-    Failed,
-    /// The connection is free for the next read.
-    Answered,
+    answer: Option<UnderWay<'a>>,
 }
 
 impl<'a> Reading<'a> {
     fn start(reader: &'a Reader, connection: &'a Arc<RedisConnection>) -> Self {
         reader.reading.store(true, Ordering::SeqCst);
-        Self { reader, connection, end: ReadEnd::Cancelled }
+        Self { reader, answer: Some(UnderWay::on(&reader.link, connection)) }
     }
 
-    fn done(mut self, answer: &Result<redis::Value, QueueError>) {
-        self.end = match answer {
-            Err(
-                RedisError::Timeout { .. }
-                | RedisError::Unavailable { .. }
-                | RedisError::Replica { .. },
-            ) => ReadEnd::Failed,
-            Ok(_) | Err(_) => ReadEnd::Answered,
-        };
+    fn ends_with(mut self, answer: &Result<redis::Value, QueueError>) {
+        if let Some(under_way) = self.answer.take() {
+            under_way.ends_with(answer);
+        }
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        if self.end != ReadEnd::Answered {
-            self.reader.link.discard(self.connection, self.end == ReadEnd::Failed);
-        }
+        // First the connection is closed, so that no interrupt goes to it.
+        self.answer.take();
         self.reader.reading.store(false, Ordering::SeqCst);
         self.reader.rested.notify_waiters();
     }
@@ -106,7 +88,6 @@ impl Reader {
             reading: AtomicBool::new(false),
             rested: Notify::new(),
             abort: Notify::new(),
-            untold: Mutex::new(None),
         }
     }
 
@@ -115,12 +96,9 @@ impl Reader {
         &self,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         let _turn = self.turn.lock().await;
         self.interrupted.store(false, Ordering::SeqCst);
-        if let Some(error) = self.untold().take() {
-            return Err(error);
-        }
         if demand.entries == 0 || demand.bytes == 0 {
             return Ok(Vec::new());
         }
@@ -131,11 +109,11 @@ impl Reader {
             bytes: demand.bytes.saturating_sub(size(&found)),
         };
         let may_be_more = found.len() == chunk && !self.interrupted.load(Ordering::SeqCst);
+        let mut ended = Ok(());
         if may_be_more && left.entries > 0 && left.bytes > 0 {
             match self.read_more(left).await {
                 Ok(more) => found.extend(more),
-                // Entries in hand must not be lost to the error; the next fetch tells it.
-                Err(error) => *self.untold() = Some(error),
+                Err(error) => ended = Err(error),
             }
         }
         if size(&found) >= GIANT
@@ -143,7 +121,8 @@ impl Reader {
         {
             self.link.discard(&connection, false);
         }
-        Ok(found.into_iter().filter_map(|found| self.delivery(found)).collect())
+        let in_hand = found.into_iter().filter_map(|found| self.delivery(found)).collect();
+        CutShort::join(in_hand, ended)
     }
 
     /// Ends the fetch under way. Where Redis does not answer, its read is given up.
@@ -196,7 +175,7 @@ impl Reader {
         let cmd = self.command(count, block);
         let deadline = self.deadline(block, count);
         let answer = self.unless_aborted(connection.query(&cmd, "XREADGROUP", deadline)).await;
-        reading.done(&answer);
+        reading.ends_with(&answer);
         parse::of_stream(answer?).map_err(self.base.misread("XREADGROUP"))
     }
 
@@ -211,7 +190,7 @@ impl Reader {
         let most = self.base.chunk(demand.entries, demand.bytes) + 1;
         let deadline = self.deadline(Duration::ZERO, most);
         let answer = self.unless_aborted(connection.script(&READ_WITHIN, deadline, fill)).await;
-        reading.done(&answer);
+        reading.ends_with(&answer);
         parse::entries(answer?)
             .map(|(found, _)| found)
             .map_err(self.base.misread(READ_WITHIN.name()))
@@ -250,10 +229,6 @@ impl Reader {
         let queue = self.queue.clone();
         let raw = found.raw?;
         Some(Delivery { queue, entry: found.id, origin: Origin::Fresh, raw })
-    }
-
-    fn untold(&self) -> std::sync::MutexGuard<'_, Option<QueueError>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -191,7 +191,8 @@ impl Store {
         }
     }
 
-    pub(super) async fn until_up(&self) {
+    /// Waits until a probe has found it up.
+    pub async fn until_up(&self) {
         self.state.wait_for(|state| *state == State::Up).await;
     }
 

@@ -66,6 +66,12 @@ fn redis_error(fault: Fault) -> RedisError {
     }
 }
 
+/// The answer of what must not be done twice is lost.
+fn unsure() -> RedisError {
+    let (address, message) = ("redis".to_owned(), "no answer".to_owned());
+    RedisError::Unsure { address, command: "…", message }
+}
+
 fn ledger_error(_: Fault) -> LedgerError {
     LedgerError::Unavailable { address: "postgres".to_owned(), message: "broken pipe".into() }
 }

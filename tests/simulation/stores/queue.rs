@@ -7,12 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use queue_worker::domain::{Delivery, EntryId, QueueName, RawEntry};
 use queue_worker::queue::memory::MemoryQueue;
-use queue_worker::queue::{Demand, Queue, QueueError, codec};
+use queue_worker::queue::{CutShort, Demand, Queue, QueueError, codec};
 
-use super::super::link::{Link, Side};
+use super::super::link::{Fault, Link, Side};
 use super::super::mutation::Mutation;
 use super::super::world::{LEASE, MAX_PAYLOAD};
-use super::{Brought, redis_error};
+use super::{Brought, redis_error, unsure};
 
 pub(super) struct SimQueue {
     pub(super) link: Arc<Link>,
@@ -61,7 +61,7 @@ impl Queue for SimQueue {
         queue: &QueueName,
         demand: Demand,
         block: Duration,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         self.interrupted.store(false, Ordering::SeqCst);
         let read = async {
             let interrupted = self.interrupted.load(Ordering::SeqCst);
@@ -79,11 +79,7 @@ impl Queue for SimQueue {
         self.inner.interrupt(queue).await;
     }
 
-    async fn reclaim(
-        &self,
-        queue: &QueueName,
-        demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    async fn reclaim(&self, queue: &QueueName, demand: Demand) -> Result<Vec<Delivery>, CutShort> {
         let read = async {
             let deliveries = self.inner.reclaim(queue, demand).await?;
             self.seen("reclaims", &deliveries);
@@ -97,7 +93,7 @@ impl Queue for SimQueue {
         queue: &QueueName,
         after: EntryId,
         demand: Demand,
-    ) -> Result<Vec<Delivery>, QueueError> {
+    ) -> Result<Vec<Delivery>, CutShort> {
         let read = async {
             let deliveries = self.inner.delivered(queue, after, demand).await?;
             self.seen("finds", &deliveries);
@@ -122,7 +118,9 @@ impl Queue for SimQueue {
         raw: &RawEntry,
     ) -> Result<(), QueueError> {
         let world = &self.link.world;
+        let mut is_gone = false;
         let give = async {
+            is_gone = world.streams.entry(queue, entry).is_none();
             world.note(self.link.worker, format_args!("hands over {entry}"));
             let before = world.check(|checker| checker.hands_over(self.link.worker, entry, raw));
             self.steal(entry);
@@ -130,7 +128,10 @@ impl Queue for SimQueue {
             world.check(|checker| checker.gave_back(self.link.worker, entry, before));
             answer
         };
-        self.link.call(Side::Redis, give).await.map_err(redis_error)?
+        let answer = self.link.call(Side::Redis, give).await;
+        answer.map_err(|fault| {
+            if is_gone && fault == Fault::Lost { unsure() } else { redis_error(fault) }
+        })?
     }
 
     async fn postpone(

@@ -1,24 +1,22 @@
 //! One batch: headers, what each commit changed, and the sizes of what it changed.
 //!
 //! Counting has a child of its own, and the rest shares another: headers are read ahead of counting,
-//! and sizes are looked up behind it. What a child did not answer goes to the next one: the group that
-//! it was working on one by one, so that it is known which commit was the cause, and only that one goes
-//! down the ladder.
+//! and sizes are looked up behind it. What is under way is bounded in bytes, since a commit may be a
+//! thousand times as large as another.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::Analysed;
 use super::assemble::{Blobs, assemble, blobs, is_pointer, possible_pointer};
+use super::count::{GROUP, Pending, ROOM, Ready, count};
 use super::death::{Cause, Death};
 use super::differ::{Depth, Differ, Request};
-use super::ladder::{Counted, Trouble, answer, descend};
-use super::lookup::{Lookup, Question};
+use super::lookup::Lookup;
 use super::merges::Merges;
-use super::objects::Object;
+use super::objects::{Object, Question};
 use super::spawner::Spawner;
 use crate::handler::git::mirror::Mirror;
 use crate::handler::git::oid::ObjectId;
@@ -31,10 +29,6 @@ const HEADERS: usize = 64;
 const AHEAD: usize = HEADERS * 2;
 /// Bytes of a commit object that are read; the rest of its message is cut.
 const MAX_COMMIT: usize = 8 * 1024 * 1024;
-/// Commits that are asked about as a group.
-const GROUP: usize = 16;
-/// Groups under way in one child: together they fit into a pipe.
-const GROUPS: usize = 2;
 /// Commits that are counted and wait for their sizes.
 const WAITING: usize = 64;
 /// Bytes that are read of what may be an LFS pointer.
@@ -42,19 +36,6 @@ const POINTER: usize = 1024;
 
 /// Nobody takes results any more.
 pub(super) struct Gone;
-
-/// A commit whose header is known.
-pub(super) struct Pending {
-    request: Request,
-    object: CommitObject,
-}
-
-/// A commit whose changes are known.
-struct Ready {
-    pending: Pending,
-    counted: Counted,
-    took: Duration,
-}
 
 /// A batch at work.
 pub(super) struct Batch<'a> {
@@ -71,10 +52,11 @@ impl Batch<'_> {
     pub(super) async fn run(&mut self, commits: &[ObjectId]) -> Result<(), Gone> {
         let mut seen = HashSet::with_capacity(commits.len());
         let unique: Vec<ObjectId> = commits.iter().copied().filter(|id| seen.insert(*id)).collect();
+        let room = Semaphore::new(ROOM as usize);
         let (to_count, pending) = mpsc::channel(AHEAD);
         let (counted, ready) = mpsc::channel(WAITING);
         let mut differ = self.differ.take();
-        let counting = count(&mut differ, pending, self.spawner, self.mirror, counted);
+        let counting = count(&mut differ, pending, self.spawner, self.mirror, &room, counted);
         // Counting ends when there is no more to count, or nobody takes what was counted.
         let ((), finished) = tokio::join!(counting, self.read_and_finish(&unique, to_count, ready));
         self.differ = differ;
@@ -87,7 +69,7 @@ impl Batch<'_> {
         &mut self,
         commits: &[ObjectId],
         to_count: mpsc::Sender<Pending>,
-        mut ready: mpsc::Receiver<Ready>,
+        mut ready: mpsc::Receiver<Ready<'_>>,
     ) -> Result<(), Gone> {
         let mut unread = commits;
         // Counting begins with a few of them.
@@ -115,10 +97,10 @@ impl Batch<'_> {
     }
 
     async fn headers(&mut self, ids: &[ObjectId]) -> Result<Vec<Pending>, Gone> {
-        let found = self.lookup.ask(Question::Content(MAX_COMMIT), ids).await;
+        let found = self.lookup.ask(Question::Content(MAX_COMMIT), ids, header).await;
         let mut pending = Vec::with_capacity(ids.len());
         for (id, found) in ids.iter().zip(found) {
-            match header(id, found) {
+            match found.unwrap_or_else(|death| Err(failed(&death))) {
                 Ok(object) => {
                     let parent = object.parents.first().copied();
                     pending.push(Pending { request: Request { commit: *id, parent }, object });
@@ -138,12 +120,12 @@ impl Batch<'_> {
             .filter(|id| !known.contains(id))
             .collect();
         let parents: Vec<ObjectId> = parents.into_iter().collect();
-        let found = self.lookup.ask(Question::Info, &parents).await;
+        let found = self.lookup.ask(Question::Info, &parents, is_commit).await;
         let mut unusable = HashMap::new();
         for (parent, found) in parents.iter().zip(found) {
             match found {
-                Ok(Object::Found { kind, .. }) if kind == "commit" => {}
-                Ok(_) => drop(unusable.insert(*parent, None)),
+                Ok(true) => {}
+                Ok(false) => drop(unusable.insert(*parent, None)),
                 Err(death) => drop(unusable.insert(*parent, Some(death))),
             }
         }
@@ -172,11 +154,11 @@ impl Batch<'_> {
     }
 
     /// Looks up the sizes for all of a group, puts the analyses together and sends them.
-    async fn finish(&mut self, group: &mut Vec<Ready>) -> Result<(), Gone> {
+    async fn finish(&mut self, group: &mut Vec<Ready<'_>>) -> Result<(), Gone> {
         let Self { lookup, merges, results, .. } = self;
         let (known, deaths) = look_up(lookup, group).await;
         let mergeable = all_parents_there(lookup, group).await;
-        for Ready { pending, counted, took } in group.drain(..) {
+        for Ready { pending, counted, took, _room } in group.drain(..) {
             let id = pending.request.commit;
             let outcome = match counted {
                 Err(outcome) => outcome,
@@ -206,13 +188,17 @@ impl Batch<'_> {
     }
 }
 
-fn header(id: &ObjectId, found: Result<Object, Death>) -> Result<CommitObject, Outcome> {
+fn is_commit(_: &ObjectId, found: Object) -> bool {
+    matches!(found, Object::Found { kind, .. } if kind == "commit")
+}
+
+fn header(id: &ObjectId, found: Object) -> Result<CommitObject, Outcome> {
     match found {
-        Ok(Object::Missing) => {
+        Object::Missing => {
             let detail = format!("the repository does not have the commit {id}");
             Err(Outcome::refused(Refusal::CommitGone, detail))
         }
-        Ok(Object::Found { kind, size, content }) if kind == "commit" => {
+        Object::Found { kind, size, content } if kind == "commit" => {
             commit(&content, size, id.format()).ok_or_else(|| {
                 Outcome::refused(
                     Refusal::RepoCorrupt,
@@ -220,11 +206,10 @@ fn header(id: &ObjectId, found: Result<Object, Death>) -> Result<CommitObject, O
                 )
             })
         }
-        Ok(Object::Found { kind, .. }) => {
+        Object::Found { kind, .. } => {
             let detail = format!("{id} is no commit but a {kind}");
             Err(Outcome::refused(Refusal::CommitGone, detail))
         }
-        Err(death) => Err(failed(&death)),
     }
 }
 
@@ -237,96 +222,8 @@ fn failed(death: &Death) -> Outcome {
     }
 }
 
-/// Asks for the changes of all, in their order, and passes on what is known.
-async fn count(
-    child: &mut Option<Differ>,
-    mut pending: mpsc::Receiver<Pending>,
-    spawner: &Spawner,
-    mirror: &Mirror,
-    ready: mpsc::Sender<Ready>,
-) {
-    // Those that the next child is asked about, in front of all others.
-    let mut next: VecDeque<Vec<Pending>> = VecDeque::new();
-    let mut asked: VecDeque<Vec<Pending>> = VecDeque::with_capacity(GROUPS);
-    let mut started = Instant::now();
-    loop {
-        if asked.is_empty() && next.is_empty() {
-            let mut group = Vec::with_capacity(GROUP);
-            if pending.recv_many(&mut group, GROUP).await == 0 {
-                return;
-            }
-            next.push_back(group);
-            started = Instant::now();
-        }
-        let result = match take_differ(child, spawner, mirror) {
-            Ok(mut differ) => {
-                while asked.len() < GROUPS
-                    && let Some(group) = next.pop_front().or_else(|| waiting(&mut pending))
-                {
-                    // A child that took no request has ended, and says so now.
-                    let _ = differ.ask(requests(&group)).await;
-                    asked.push_back(group);
-                }
-                let Some(oldest) = asked.front() else { return };
-                answer(differ, requests(oldest), spawner).await
-            }
-            Err(trouble) => {
-                asked.extend(next.pop_front());
-                Err(trouble)
-            }
-        };
-        let Some(mut oldest) = asked.pop_front() else { return };
-        let counted = match result {
-            Ok((differ, changes)) => {
-                *child = Some(differ);
-                changes.into_iter().map(|changes| Ok((changes, Depth::Full))).collect()
-            }
-            Err(trouble) => {
-                // These are as good as before, and the child is gone that had them.
-                asked.drain(..).rev().for_each(|group| next.push_front(group));
-                if oldest.len() > 1 {
-                    // Any of them may be the cause.
-                    oldest.into_iter().rev().for_each(|one| next.push_front(vec![one]));
-                    continue;
-                }
-                vec![descend(trouble, &oldest[0].request, spawner, mirror).await]
-            }
-        };
-        let took = started.elapsed() / u32::try_from(oldest.len()).unwrap_or(u32::MAX);
-        started = Instant::now();
-        for (pending, counted) in oldest.drain(..).zip(counted) {
-            if ready.send(Ready { pending, counted, took }).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn requests(group: &[Pending]) -> impl Iterator<Item = &Request> {
-    group.iter().map(|pending| &pending.request)
-}
-
-/// A group of those that wait, if there are any.
-fn waiting(pending: &mut mpsc::Receiver<Pending>) -> Option<Vec<Pending>> {
-    let group: Vec<Pending> = std::iter::from_fn(|| pending.try_recv().ok()).take(GROUP).collect();
-    (!group.is_empty()).then_some(group)
-}
-
-fn take_differ(
-    child: &mut Option<Differ>,
-    spawner: &Spawner,
-    mirror: &Mirror,
-) -> Result<Differ, Trouble> {
-    match child.take() {
-        Some(differ) => Ok(differ),
-        None => spawner
-            .differ(mirror, Depth::Full)
-            .map_err(|error| Trouble::Other(format!("git could not be started: {error}"))),
-    }
-}
-
 /// The merges of a group whose parents are all there.
-async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready]) -> HashSet<ObjectId> {
+async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready<'_>]) -> HashSet<ObjectId> {
     let merges = || {
         let parents =
             group.iter().map(|it| (it.pending.request.commit, &it.pending.object.parents));
@@ -334,10 +231,9 @@ async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready]) -> HashSet<
     };
     let others: HashSet<ObjectId> = merges().flat_map(|(_, parents)| parents).copied().collect();
     let others: Vec<ObjectId> = others.into_iter().collect();
-    let found = lookup.ask(Question::Info, &others).await;
-    let is_there = |found: &Result<Object, Death>| matches!(found, Ok(Object::Found { kind, .. }) if kind == "commit");
-    let there: HashSet<ObjectId> =
-        others.iter().zip(found).filter(|(_, it)| is_there(it)).map(|(id, _)| *id).collect();
+    let found = lookup.ask(Question::Info, &others, is_commit).await;
+    let there = others.iter().zip(found).filter(|(_, found)| matches!(found, Ok(true)));
+    let there: HashSet<ObjectId> = there.map(|(id, _)| *id).collect();
     merges()
         .filter(|(_, parents)| parents.iter().all(|parent| there.contains(parent)))
         .map(|(id, _)| id)
@@ -345,30 +241,30 @@ async fn all_parents_there(lookup: &mut Lookup<'_>, group: &[Ready]) -> HashSet<
 }
 
 /// What is known of the blobs of a group, and of which of them a child died.
-async fn look_up(lookup: &mut Lookup<'_>, group: &[Ready]) -> (Blobs, Vec<(ObjectId, Death)>) {
+async fn look_up(lookup: &mut Lookup<'_>, group: &[Ready<'_>]) -> (Blobs, Vec<(ObjectId, Death)>) {
     let changes =
         || group.iter().filter_map(|it| it.counted.as_ref().ok()).flat_map(|(changes, _)| changes);
     let mut known = Blobs::default();
     let mut deaths = Vec::new();
     let oids: HashSet<ObjectId> = changes().flat_map(blobs).collect();
     let oids: Vec<ObjectId> = oids.into_iter().collect();
-    for (oid, found) in oids.iter().zip(lookup.ask(Question::Info, &oids).await) {
+    let found = lookup.ask(Question::Info, &oids, |_, found| found.size()).await;
+    for (oid, found) in oids.iter().zip(found) {
         match found {
-            Ok(Object::Found { size, .. }) => drop(known.sizes.insert(*oid, size)),
-            Ok(Object::Missing) => {}
+            Ok(Some(size)) => drop(known.sizes.insert(*oid, size)),
+            Ok(None) => {}
             Err(death) => deaths.push((*oid, death)),
         }
     }
     let possible: HashSet<ObjectId> =
         changes().filter_map(|change| possible_pointer(change, &known)).collect();
     let possible: Vec<ObjectId> = possible.into_iter().collect();
-    let found = lookup.ask(Question::Content(POINTER), &possible).await;
+    let points = |_: &ObjectId, found| matches!(found, Object::Found { content, .. } if is_pointer(&content));
+    let found = lookup.ask(Question::Content(POINTER), &possible, points).await;
     for (oid, found) in possible.iter().zip(found) {
         match found {
-            Ok(Object::Found { content, .. }) if is_pointer(&content) => {
-                known.pointers.insert(*oid);
-            }
-            Ok(_) => {}
+            Ok(true) => drop(known.pointers.insert(*oid)),
+            Ok(false) => {}
             // Its size was known, its content is not: without it the kind would be a guess.
             Err(death) => {
                 known.sizes.remove(oid);

@@ -50,11 +50,12 @@ impl From<Death> for Trouble {
 /// What a commit changed, or how else it ended.
 pub(super) type Counted = Result<(Vec<RawChange>, Depth), Outcome>;
 
-/// The answer of a child to its oldest group, given in the time and the size that a single commit
-/// has; in trouble the child is gone.
+/// The answer of a child to its oldest group, no longer than that of a single commit; in trouble the
+/// child is gone. Several commits get only a part of the time, since which of them needs more is found
+/// out one by one.
 pub(super) async fn answer(
     mut differ: Differ,
-    group: impl Iterator<Item = &Request>,
+    group: impl ExactSizeIterator<Item = &Request>,
     spawner: &Spawner,
 ) -> Result<(Differ, Vec<Vec<RawChange>>), Trouble> {
     let limits = &spawner.limits;
@@ -62,7 +63,7 @@ pub(super) async fn answer(
     let soon = started + limits.commit_time / WATCHED_FROM;
     let mut busy = None;
     let mut got = differ.answer(limits.output, soon).await;
-    if got == Err(NoAnswer::Late) {
+    if got == Err(NoAnswer::Late) && group.len() == 1 {
         busy = processor_time(differ.child.pid());
         got = differ.answer(limits.output, started + limits.commit_time).await;
     }

@@ -3,22 +3,13 @@
 use tokio::time::Instant;
 
 use super::death::{Cause, Death};
-use super::objects::{End, Object, Objects};
+use super::objects::{Answers, End, Object, Objects, Question};
 use super::spawner::Spawner;
 use crate::handler::git::mirror::Mirror;
 use crate::handler::git::oid::ObjectId;
 
 /// Objects that are asked for together.
 const GROUP: usize = 1000;
-
-/// What is asked about an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Question {
-    /// Kind and size.
-    Info,
-    /// Also the content, up to so many bytes.
-    Content(usize),
-}
 
 /// The objects of one mirror.
 pub(super) struct Lookup<'a> {
@@ -29,30 +20,36 @@ pub(super) struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// One answer for each id, in their order.
-    pub(super) async fn ask(
+    /// What `read` makes of the answer about each id, in their order.
+    pub(super) async fn ask<T>(
         &mut self,
         question: Question,
         ids: &[ObjectId],
-    ) -> Vec<Result<Object, Death>> {
+        read: impl Fn(&ObjectId, Object) -> T,
+    ) -> Vec<Result<T, Death>> {
         let mut found = Vec::with_capacity(ids.len());
         for group in ids.chunks(GROUP) {
-            let (objects, end) = self.attempt(question, group).await;
-            let known = objects.len();
-            found.extend(objects.into_iter().map(Ok));
-            if end.is_some() {
+            let (answers, death) = self.attempt(question, group, &read).await;
+            let known = answers.len();
+            found.extend(answers.into_iter().map(Ok));
+            if death.is_some() {
                 // Any of the rest may have been the cause.
-                found.extend(self.singly(question, &group[known..]).await);
+                found.extend(self.singly(question, &group[known..], &read).await);
             }
         }
         found
     }
 
-    async fn singly(&mut self, question: Question, ids: &[ObjectId]) -> Vec<Result<Object, Death>> {
+    async fn singly<T>(
+        &mut self,
+        question: Question,
+        ids: &[ObjectId],
+        read: &impl Fn(&ObjectId, Object) -> T,
+    ) -> Vec<Result<T, Death>> {
         let mut found = Vec::with_capacity(ids.len());
         for (place, id) in ids.iter().enumerate() {
-            match self.attempt(question, &[*id]).await {
-                (objects, None) => found.extend(objects.into_iter().map(Ok)),
+            match self.attempt(question, &[*id], read).await {
+                (answers, None) => found.extend(answers.into_iter().map(Ok)),
                 (_, Some((End::Died, death))) => found.push(Err(death)),
                 // What does not answer or start will not for the others either.
                 (_, Some((End::Late, death))) => {
@@ -65,11 +62,12 @@ impl Lookup<'_> {
     }
 
     /// Asks; after an end the child is gone.
-    async fn attempt(
+    async fn attempt<T>(
         &mut self,
         question: Question,
         ids: &[ObjectId],
-    ) -> (Vec<Object>, Option<(End, Death)>) {
+        read: &impl Fn(&ObjectId, Object) -> T,
+    ) -> (Vec<T>, Option<(End, Death)>) {
         let mut child = match self.child.take() {
             Some(child) => child,
             None => match self.spawner.objects(self.mirror) {
@@ -81,14 +79,11 @@ impl Lookup<'_> {
             },
         };
         let until = Instant::now() + self.spawner.limits.commit_time;
-        let answers = match question {
-            Question::Info => child.info(ids, until).await,
-            Question::Content(most) => child.contents(ids, most, until).await,
-        };
-        if let Some(end) = answers.end {
-            return (answers.objects, Some((end, end.death(child).await)));
+        let Answers { read, end } = child.ask(question, ids, until, read).await;
+        if let Some(end) = end {
+            return (read, Some((end, end.death(child).await)));
         }
         self.child = Some(child);
-        (answers.objects, None)
+        (read, None)
     }
 }

@@ -6,6 +6,7 @@
 mod assemble;
 mod batch;
 mod child;
+mod count;
 mod death;
 mod differ;
 mod git_engine;

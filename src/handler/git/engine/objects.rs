@@ -22,6 +22,15 @@ pub(super) fn arguments(command: &mut Command) {
     command.args(["--batch-command", "--buffer"]);
 }
 
+/// What is asked about an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Kind and size.
+    Info,
+    /// Also the content, up to so many bytes.
+    Content(usize),
+}
+
 /// What an id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Object {
@@ -38,6 +47,16 @@ pub(super) enum Object {
     },
 }
 
+impl Object {
+    /// Its bytes, if it is there.
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Self::Missing => None,
+            Self::Found { size, .. } => Some(*size),
+        }
+    }
+}
+
 /// The child.
 pub(super) struct Objects {
     pub(super) child: Child,
@@ -48,32 +67,28 @@ impl Objects {
         Self { child }
     }
 
-    /// Kinds and sizes of `ids`, in their order; fewer than were asked for if the child died then.
-    pub(super) async fn info(&mut self, ids: &[ObjectId], until: Instant) -> Answers {
-        self.ask("info", ids, 0, until).await
-    }
-
-    /// The same with contents, of each the first `most` bytes.
-    pub(super) async fn contents(
+    /// Asks about `ids` and hands each answer to `read`, in their order, so that no more than one
+    /// content is held at a time; fewer than were asked for if the child died then.
+    pub(super) async fn ask<T>(
         &mut self,
+        question: Question,
         ids: &[ObjectId],
-        most: usize,
         until: Instant,
-    ) -> Answers {
-        self.ask("contents", ids, most, until).await
-    }
-
-    async fn ask(&mut self, verb: &str, ids: &[ObjectId], most: usize, until: Instant) -> Answers {
-        let mut answers = Answers { objects: Vec::with_capacity(ids.len()), end: None };
+        read: &impl Fn(&ObjectId, Object) -> T,
+    ) -> Answers<T> {
+        let mut answers = Answers { read: Vec::with_capacity(ids.len()), end: None };
+        let verb = match question {
+            Question::Info => "info ",
+            Question::Content(_) => "contents ",
+        };
         for group in ids.chunks(GROUP) {
-            let has_content = verb == "contents";
-            let mut requests = lines(&format!("{verb} "), group, "");
+            let mut requests = lines(verb, group, "");
             requests.push_str("flush\n");
             let talk = async {
                 self.child.write(requests.as_bytes()).await?;
                 for id in group {
-                    let object = self.answer(id, has_content, most).await?;
-                    answers.objects.push(object);
+                    let object = self.answer(id, question).await?;
+                    answers.read.push(read(id, object));
                     self.child.count_answer();
                 }
                 Ok::<_, io::Error>(())
@@ -90,12 +105,7 @@ impl Objects {
         answers
     }
 
-    async fn answer(
-        &mut self,
-        id: &ObjectId,
-        has_content: bool,
-        most: usize,
-    ) -> io::Result<Object> {
+    async fn answer(&mut self, id: &ObjectId, question: Question) -> io::Result<Object> {
         let line = self.line().await?;
         let line = String::from_utf8_lossy(&line);
         let mut words = line.split(' ');
@@ -108,7 +118,10 @@ impl Objects {
         }
         let size = words.next().and_then(|size| size.parse::<u64>().ok());
         let size = size.ok_or_else(|| unexpected(&line))?;
-        let content = if has_content { self.content(size, most).await? } else { Vec::new() };
+        let content = match question {
+            Question::Info => Vec::new(),
+            Question::Content(most) => self.content(size, most).await?,
+        };
         Ok(Object::Found { kind: kind.to_owned(), size, content })
     }
 
@@ -157,8 +170,9 @@ fn unexpected(line: &str) -> io::Error {
 
 /// Answers as far as they came.
 #[derive(Debug)]
-pub(super) struct Answers {
-    pub(super) objects: Vec<Object>,
+pub(super) struct Answers<T> {
+    /// What was read from each.
+    pub(super) read: Vec<T>,
     /// Why they are not all there.
     pub(super) end: Option<End>,
 }

@@ -5,6 +5,7 @@
 //! every write of it carries; a lock for each commit keeps others from doing it at the same time.
 
 mod batch;
+mod cut;
 mod fan_out;
 mod locks;
 mod made;
@@ -164,7 +165,7 @@ fn refused(error: &InvalidSource) -> Failure {
     let field = match error {
         InvalidSource::Name => "repo",
         InvalidSource::Form
-        | InvalidSource::Password
+        | InvalidSource::Credentials
         | InvalidSource::Protocol(_)
         | InvalidSource::Host(_) => "url",
     };

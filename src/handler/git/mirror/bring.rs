@@ -4,26 +4,31 @@
 //! anything is fetched into it.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::error::MirrorError;
-use super::git_mirrors::{GitMirrors, blocking, local, may_replace};
+use super::fetch_error::FetchError;
+use super::git_mirrors::{GitMirrors, local, may_replace};
 use super::job::{Limits, Output, run};
 use super::lock::Held;
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::tips::{self, Tips};
-use super::transfer::FetchError;
-use super::{room, settings, sweep, upkeep};
+use super::{settings, sweep, upkeep};
 use crate::clock::Clock;
 use crate::handler::git::oid::{ObjectFormat, ObjectId, lines};
 
 /// Looking into a mirror takes no longer than this.
 const LOOK_TIME: Duration = Duration::from_secs(60);
+/// Bytes that are asked for before a fetch into a mirror that is larger. Most fetches bring less, and
+/// a larger one has what stays free on the disk besides.
+const FETCH_ROOM: u64 = 256 * 1024 * 1024;
+
+/// Refusals, each a round trip, after which others may have the mirror.
+const GONE_AT_ONCE: usize = 16;
 
 /// What somebody needs of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,26 +89,27 @@ impl GitMirrors {
         }
     }
 
-    /// Clones or fetches, unless somebody has met the need meanwhile.
+    /// Clones or fetches, unless somebody has met the need meanwhile. Answers as
+    /// [`GitMirrors::fetch_all`] does.
     pub(super) async fn bring(
         &self,
         place: &Place,
         source: &Source,
         need: Need<'_>,
         held: &Held,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<Vec<ObjectId>, MirrorError> {
         let until = Instant::now() + self.transfer.limits.fetch_time;
         let wanted = match need {
             Need::Commits(wanted) => wanted,
             Need::FetchedSince(_) | Need::Another(_) => &[],
         };
-        let mark = self.tidy(place).await?;
+        let mark = self.tidy(place, held).await?;
         let Some((mark, format)) = mark.and_then(|mark| Some((mark.clone(), mark.format()?)))
         else {
             return self.clone(place, source, wanted, false, held, until).await;
         };
         if self.is_met(need, place, &mark, format).await? {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let fetched = match need {
             Need::Another(_) => {
@@ -114,22 +120,29 @@ impl GitMirrors {
             }
         };
         match fetched {
-            Ok(()) => Ok(()),
+            Ok(gone) => Ok(gone),
+            // It was empty when it was cloned, or has been made anew.
+            Err(FetchError::OtherFormat(_)) => {
+                self.clone(place, source, wanted, false, held, until).await
+            }
             // Whose damage it is shows in a new clone.
-            Err(FetchError::Damaged(detail) | FetchError::Other(MirrorError::Corrupt(detail)))
-                if may_replace(&mark) =>
-            {
+            Err(error) if error.is_of_damage() && may_replace(&mark) => {
+                let detail = MirrorError::from(error);
                 tracing::warn!(source = source.name(), %detail, "damaged mirror, cloned anew");
                 self.clone(place, source, wanted, true, held, until).await
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Removes leftovers; the mark of what is left, if it is whole.
-    pub(super) async fn tidy(&self, place: &Place) -> Result<Option<Mark>, MirrorError> {
+    pub(super) async fn tidy(
+        &self,
+        place: &Place,
+        held: &Held,
+    ) -> Result<Option<Mark>, MirrorError> {
         let place = place.clone();
-        let tidied = blocking(move || {
+        let tidied = held.blocking(move || {
             let mark = place.mark();
             if mark.is_none() {
                 place.discard()?;
@@ -145,13 +158,9 @@ impl GitMirrors {
         tidied.await.map_err(local)
     }
 
-    async fn make_room(&self, place: &Place, more: u64) -> Result<(), MirrorError> {
-        let (root, place, limits) = (self.root.clone(), place.clone(), self.transfer.limits);
-        let made = move || Ok(room::make_room(&root, &place, more, &limits));
-        blocking(made).await.map_err(local)?
-    }
-
-    /// Makes a mirror under another name and puts it into its place when it is whole.
+    /// Makes a mirror under another name and puts it into its place when it is whole. How the source
+    /// names its objects shows when it is asked; that it is damaged is believed the second time, since
+    /// a server that is short of something may say so, too.
     pub(super) async fn clone(
         &self,
         place: &Place,
@@ -160,33 +169,52 @@ impl GitMirrors {
         is_replacement: bool,
         held: &Held,
         until: Instant,
-    ) -> Result<(), MirrorError> {
-        self.make_room(place, 0).await?;
+    ) -> Result<Vec<ObjectId>, MirrorError> {
+        self.make_room(place, 0, held).await?;
         let now = Clock::System.wall_ms();
-        let about = self.transfer.head(source, until).await?;
-        let wanted_format = wanted.first().map(ObjectId::format);
-        let format = about.format.or(wanted_format).unwrap_or(ObjectFormat::Sha1);
-        let git_dir = place.unfinished();
-        self.init(&git_dir, format, source, about.branch.as_deref()).await?;
-        let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
-        let made = match fetched {
-            Ok(()) => {
-                let (place, mark) = (place.clone(), Mark::new(format, is_replacement));
-                blocking(move || {
-                    place.discard()?;
-                    place.finish(&git_dir, &mark)?;
-                    place.note_fetched(now)?;
-                    place.measure()
-                })
-                .await
-                .map_err(local)
+        let first = wanted.first().map_or(ObjectFormat::Sha1, ObjectId::format);
+        let unknown = "it names its objects neither by SHA-1 nor by SHA-256";
+        let mut refused = FetchError::OtherFormat(unknown.to_owned());
+        for format in [first, first.other(), first, first.other()] {
+            let git_dir = place.unfinished();
+            let made = self.make(&git_dir, source, format, wanted, held, until).await;
+            let is_made = made.is_ok();
+            let (to, mark) = (place.clone(), Mark::new(format, is_replacement));
+            let put = held.blocking(move || {
+                if is_made {
+                    to.discard()?;
+                    to.finish(&git_dir, &mark)?;
+                    to.note_fetched(now)?;
+                    to.measure()?;
+                }
+                to.clear()
+            });
+            put.await.map_err(local)?;
+            match made {
+                Ok(gone) => {
+                    self.settle(place, source, held).await?;
+                    return Ok(gone);
+                }
+                Err(error) if error.is_of_damage() => refused = error,
+                Err(FetchError::OtherFormat(_)) => {}
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(failed(error)),
-        };
-        let left = place.clone();
-        blocking(move || left.clear()).await.map_err(local)?;
-        made?;
-        self.make_room(place, 0).await
+        }
+        Err(refused.into())
+    }
+
+    /// Makes a mirror and fetches all into it.
+    async fn make(
+        &self,
+        git_dir: &Path,
+        source: &Source,
+        format: ObjectFormat,
+        wanted: &[ObjectId],
+        held: &Held,
+        until: Instant,
+    ) -> Result<Vec<ObjectId>, FetchError> {
+        self.init(git_dir, format, source, held).await?;
+        self.fetch_all(git_dir, source, format, wanted, held, until).await
     }
 
     async fn init(
@@ -194,7 +222,7 @@ impl GitMirrors {
         git_dir: &Path,
         format: ObjectFormat,
         source: &Source,
-        branch: Option<&str>,
+        held: &Held,
     ) -> Result<(), MirrorError> {
         let mut command = self.transfer.program.bare_command(&[]);
         command.args(["init", "--quiet", "--bare", "--template="]);
@@ -202,22 +230,15 @@ impl GitMirrors {
         command.args(["--initial-branch=none", &format!("--object-format={}", format.as_str())]);
         command.arg("--").arg(git_dir);
         let until = Instant::now() + LOOK_TIME;
-        let done = run(command, b"", Output::Kept(4096), Limits::default(), until).await;
+        let limits = Limits { memory: Some(self.transfer.limits.fetch_memory), file: None };
+        let done = run(command, b"", Output::Locked(held), limits, until).await;
         let done = done.map_err(|error| MirrorError::Local(error.to_string()))?;
         if !done.success {
             return Err(MirrorError::Local(done.stderr));
         }
         let (git_dir, source) = (git_dir.to_owned(), source.clone());
         let access = self.transfer.access.clone();
-        let branch = branch.map(str::to_owned);
-        let written = blocking(move || {
-            settings::write(&git_dir, &source, format, &access)?;
-            fs::create_dir_all(git_dir.join("refs/qw"))?;
-            if let Some(branch) = branch {
-                fs::write(git_dir.join("refs/qw/HEAD"), format!("ref: refs/qw/heads/{branch}\n"))?;
-            }
-            Ok(())
-        });
+        let written = held.blocking(move || settings::write(&git_dir, &source, format, &access));
         written.await.map_err(local)
     }
 
@@ -230,35 +251,37 @@ impl GitMirrors {
         wanted: &[ObjectId],
         held: &Held,
         until: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<ObjectId>, FetchError> {
         let other = FetchError::Other;
-        // What comes may be as large as what is there, and a repack needs that much again.
-        self.make_room(place, place.size().saturating_mul(2)).await.map_err(other)?;
+        self.make_room(place, place.size().min(FETCH_ROOM), held).await.map_err(other)?;
         let git_dir = place.mirror();
         let (to, about, access) = (git_dir.clone(), source.clone(), self.transfer.access.clone());
-        let written = blocking(move || settings::write(&to, &about, format, &access));
+        let written = held.blocking(move || settings::write(&to, &about, format, &access));
         written.await.map_err(|error| other(local(error)))?;
         let program = &self.transfer.program;
         let now = Clock::System.wall_ms();
-        let before = Tips::of(&git_dir, format, program).await.map_err(other)?;
+        let before = Tips::of(&git_dir, format, program).await?;
         let fetched = self.fetch_all(&git_dir, source, format, wanted, held, until).await;
         // Also after a fetch that failed half way.
-        tips::pin_lost(&before, &git_dir, format, program).await.map_err(other)?;
-        fetched?;
+        tips::pin_lost(&before, &git_dir, format, program, held).await?;
+        let gone = fetched?;
         let (tended, age) = (git_dir.clone(), self.transfer.limits.pin_time);
-        let expired = blocking(move || upkeep::expire_pins(&tended, age)).await;
+        let expired = held.blocking(move || upkeep::expire_pins(&tended, age)).await;
         expired.map_err(|error| other(local(error)))?;
         if upkeep::is_due(&git_dir) {
-            upkeep::tend(&git_dir, format, program, &self.transfer.limits, held).await;
+            self.tend(place, format, held).await.map_err(other)?;
         }
         let place = place.clone();
-        let noted = blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
+        let noted =
+            held.blocking(move || place.note_fetched(now).and_then(|()| place.measure())).await;
         noted.map_err(|error| other(local(error)))?;
-        Ok(())
+        Ok(gone)
     }
 
     /// Branches and tags, then by their ids what is wanted and not among them. What the source does
-    /// not have is left out.
+    /// not have is left out; a refusal names one such commit, so that each costs a fetch. After some of
+    /// them others shall have the mirror: then it answers which these are, and has not asked for the
+    /// rest.
     async fn fetch_all(
         &self,
         git_dir: &Path,
@@ -267,18 +290,22 @@ impl GitMirrors {
         wanted: &[ObjectId],
         held: &Held,
         until: Instant,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<ObjectId>, FetchError> {
         self.transfer.fetch(git_dir, format, source, held, until).await?;
         let wanted: Vec<ObjectId> =
             wanted.iter().copied().filter(|id| id.format() == format).collect();
         let mut missing =
             self.missing(git_dir, format, &wanted).await.map_err(FetchError::Other)?;
-        // Each round fetches all or names one that is gone.
+        let mut gone = Vec::new();
         while !missing.is_empty() {
+            if gone.len() == GONE_AT_ONCE {
+                return Ok(gone);
+            }
             match self.transfer.fetch_ids(git_dir, &missing, source, held, until).await {
                 Ok(()) => break,
                 Err(FetchError::Gone(id)) if missing.contains(&id) => {
                     missing.retain(|other| *other != id);
+                    gone.push(id);
                 }
                 Err(error) => return Err(error),
             }
@@ -286,15 +313,7 @@ impl GitMirrors {
         // The source has these, and they came or were there before.
         match self.missing(git_dir, format, &missing).await.map_err(FetchError::Other)?.first() {
             Some(id) => Err(FetchError::Damaged(format!("{id} was fetched and cannot be read"))),
-            None => Ok(()),
+            None => Ok(Vec::new()),
         }
-    }
-}
-
-fn failed(error: FetchError) -> MirrorError {
-    match error {
-        FetchError::Damaged(detail) => MirrorError::Corrupt(detail),
-        FetchError::Gone(id) => MirrorError::Fetch(format!("{id} is gone")),
-        FetchError::Other(error) => error,
     }
 }

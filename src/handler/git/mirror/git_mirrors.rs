@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::bring::Need;
 use super::error::MirrorError;
 use super::guard::Mirror;
-use super::lock::{Mode, lock};
+use super::lock::{Held, Mode, lock};
 use super::place::{Mark, Place};
 use super::source::Source;
 use super::transfer::Transfer;
@@ -74,7 +74,9 @@ impl GitMirrors {
         made.await
             .map_err(|error| MirrorsError::Root { path: root.display().to_string(), error })?;
         let access = options.access.clone();
-        let transfer = Transfer { program, access, limits: options.mirrors, global_config };
+        let trusted = options.sources.trusted_paths.clone();
+        let transfer =
+            Transfer { program, access, limits: options.mirrors, global_config, trusted };
         Ok(Self { root, transfer })
     }
 
@@ -84,29 +86,41 @@ impl GitMirrors {
     }
 
     /// A mirror that meets a need: one that is there, or what is made of it under the exclusive lock.
-    async fn obtain(&self, source: &Source, need: Need<'_>) -> Result<Mirror, MirrorError> {
+    /// With it come commits that the source does not have, if it was not asked for all others yet.
+    async fn obtain(
+        &self,
+        source: &Source,
+        need: Need<'_>,
+    ) -> Result<(Mirror, Vec<ObjectId>), MirrorError> {
         let place = self.place(source).await?;
         let patience = self.transfer.limits.lock_time;
         let deadline = Instant::now() + patience;
         let mut round = FIRST_ROUND;
         loop {
             if let Some(mirror) = self.read(&place, need, deadline).await? {
-                return Ok(mirror);
+                return Ok((mirror, Vec::new()));
             }
             // Somebody may meet the need while we wait for those who read: then there is nothing to
             // wait for. The rounds grow, or a stream of readers would win each of them.
             let until = deadline.min(Instant::now() + round);
             match lock(place.folder(), Mode::Exclusive, until).await.map_err(local)? {
                 Some(held) => {
-                    self.bring(&place, source, need, &held).await?;
-                    break;
+                    let gone = self.bring(&place, source, need, &held).await?;
+                    let mirror = self.keep(&place, held, deadline + patience).await?;
+                    return Ok((mirror, gone));
                 }
                 None if until == deadline => return Err(busy(patience)),
                 None => round *= 2,
             }
         }
-        // Nothing but its room may have been taken since.
-        let mirror = self.read(&place, Need::Commits(&[]), deadline + patience).await?;
+    }
+
+    /// What was brought, locked for reading. The lock is not given up, so that nobody evicts the
+    /// mirror before it was of use; if somebody does between the two locks, there was no room for it.
+    async fn keep(&self, place: &Place, held: Held, until: Instant) -> Result<Mirror, MirrorError> {
+        let held = held.shared(until).await.map_err(local)?;
+        let held = held.ok_or_else(|| busy(self.transfer.limits.lock_time))?;
+        let mirror = self.look(place, Need::Commits(&[]), held).await?;
         mirror.ok_or_else(|| MirrorError::NoRoom("it was evicted at once".to_owned()))
     }
 
@@ -119,8 +133,18 @@ impl GitMirrors {
     ) -> Result<Option<Mirror>, MirrorError> {
         let held = lock(place.folder(), Mode::Shared, deadline).await.map_err(local)?;
         let held = held.ok_or_else(|| busy(self.transfer.limits.lock_time))?;
+        self.look(place, need, held).await
+    }
+
+    /// The same under a lock for reading.
+    async fn look(
+        &self,
+        place: &Place,
+        need: Need<'_>,
+        held: Held,
+    ) -> Result<Option<Mirror>, MirrorError> {
         let looked = place.clone();
-        let mark = blocking(move || {
+        let mark = held.blocking(move || {
             let mark = looked.mark();
             if mark.is_some() {
                 looked.touch()?;
@@ -137,17 +161,27 @@ impl GitMirrors {
 #[async_trait]
 impl Mirrors for GitMirrors {
     async fn open(&self, source: &Source, wanted: &[ObjectId]) -> Result<Mirror, MirrorError> {
-        self.obtain(source, Need::Commits(wanted)).await
+        let mut wanted = wanted.to_vec();
+        loop {
+            let (mirror, gone) = self.obtain(source, Need::Commits(&wanted)).await?;
+            if gone.is_empty() {
+                return Ok(mirror);
+            }
+            // Whoever waits for the mirror has it in between.
+            drop(mirror);
+            wanted.retain(|id| !gone.contains(id));
+        }
     }
 
     async fn refresh(&self, source: &Source) -> Result<Mirror, MirrorError> {
-        self.obtain(source, Need::FetchedSince(Clock::System.wall_ms())).await
+        let need = Need::FetchedSince(Clock::System.wall_ms());
+        Ok(self.obtain(source, need).await?.0)
     }
 
     async fn replace(&self, source: &Source, damaged: Mirror) -> Result<Mirror, MirrorError> {
         let generation = damaged.generation().to_owned();
         drop(damaged);
-        self.obtain(source, Need::Another(&generation)).await
+        Ok(self.obtain(source, Need::Another(&generation)).await?.0)
     }
 
     async fn list(

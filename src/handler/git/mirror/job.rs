@@ -26,6 +26,11 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 /// What a group has written is read within this time after its end.
 const PIPE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Address space of a command that walks through the history. Three million commits take 0.8 GiB at
+/// 250 bytes each, the windows of packs up to 1 GiB, and the indexes of ten million objects less than
+/// that.
+const WALK_MEMORY: u64 = 3 * 1024 * 1024 * 1024;
+
 /// What a command may use, in bytes; no limit where there is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
@@ -33,6 +38,11 @@ pub(super) struct Limits {
     pub(super) memory: Option<u64>,
     /// The largest file that it writes.
     pub(super) file: Option<u64>,
+}
+
+impl Limits {
+    /// For what reads the history and writes no file.
+    pub(super) const WALK: Self = Self { memory: Some(WALK_MEMORY), file: Some(0) };
 }
 
 /// Where its standard output goes.

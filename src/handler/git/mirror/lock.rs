@@ -14,6 +14,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep};
 
+use super::git_mirrors::blocking;
+
 /// The first and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -38,6 +40,27 @@ impl Held {
     /// child has ended too, also if this process is killed.
     pub(super) fn share(&self) -> io::Result<File> {
         self.file.try_clone()
+    }
+
+    /// Runs what reads or writes files away from the runtime's threads. It keeps the lock until it has
+    /// ended, also if nobody waits for it any more: what has begun cannot be called off.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let share = self.share()?;
+        blocking(move || {
+            let done = work();
+            drop(share);
+            done
+        })
+        .await
+    }
+
+    /// Lets others read as well; `None` if that is not possible before `until`. The kernel does not
+    /// convert a lock in one step, so what was seen under the exclusive one has to be looked at again.
+    pub(super) async fn shared(self, until: Instant) -> io::Result<Option<Self>> {
+        Ok(wait(&self.file, Mode::Shared, until).await?.then_some(self))
     }
 }
 
@@ -110,6 +133,42 @@ mod tests {
         let alone = try_lock(folder).unwrap().unwrap();
         assert!(lock(folder, Mode::Shared, soon()).await.unwrap().is_none());
         drop(alone);
+    }
+
+    #[tokio::test]
+    async fn work_that_was_called_off_keeps_the_lock_until_it_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let held = lock(folder, Mode::Exclusive, soon()).await.unwrap().unwrap();
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let mut work = Box::pin(held.blocking(move || {
+            let _ = gate.recv();
+            Ok(())
+        }));
+        tokio::select! {
+            biased;
+            _ = &mut work => panic!("the gate is shut"),
+            () = std::future::ready(()) => {}
+        }
+        drop(work);
+        drop(held);
+        assert!(try_lock(folder).unwrap().is_none(), "the work has not ended");
+        drop(go);
+        let far = Instant::now() + Duration::from_secs(30);
+        assert!(lock(folder, Mode::Exclusive, far).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_writer_may_become_a_reader() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let held = lock(folder, Mode::Exclusive, soon()).await.unwrap().unwrap();
+        let held = held.shared(soon()).await.unwrap().unwrap();
+        let second = lock(folder, Mode::Shared, soon()).await.unwrap().unwrap();
+        drop(second);
+        assert!(try_lock(folder).unwrap().is_none(), "the first still reads");
+        drop(held);
+        assert!(try_lock(folder).unwrap().is_some());
     }
 
     #[tokio::test]

@@ -6,11 +6,13 @@
 
 mod bring;
 mod error;
+mod fetch_error;
 mod git_mirrors;
 mod guard;
 mod job;
 mod listing;
 mod lock;
+mod owner;
 mod place;
 mod room;
 mod settings;

@@ -12,15 +12,20 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::source::Source;
+use super::source::{MAX_SHOWN, Source};
 use crate::clock::Clock;
 use crate::handler::git::oid::ObjectFormat;
 
 /// The mirror's name in its folder.
 const MIRROR: &str = "mirror.git";
-/// What the names of unfinished mirrors and of those to be removed begin with.
+/// What the names of unfinished mirrors and of those to be removed begin with; a UUID in hexadecimal
+/// digits and [`END`] follow.
 const UNFINISHED: &str = "new-";
 const DISCARDED: &str = "old-";
+const END: &str = ".git";
+const UUID_DIGITS: usize = 32;
+/// Hexadecimal digits at the end of [`Source::key`].
+const KEY_DIGITS: usize = 24;
 /// The mark in a mirror.
 const MARK: &str = "queue-worker.json";
 /// Bytes of the longest mark.
@@ -80,12 +85,13 @@ impl Place {
         Ok(Self { folder })
     }
 
-    /// All folders below `root`.
+    /// All folders of sources below `root`. Whatever else is there is none of ours.
     pub(super) fn all(root: &Path) -> io::Result<Vec<Self>> {
         let mut places = Vec::new();
         for entry in fs::read_dir(root)? {
             let entry = entry?;
-            if entry.file_type()?.is_dir() {
+            // A link to a folder is no folder.
+            if entry.file_type()?.is_dir() && entry.file_name().to_str().is_some_and(is_key) {
                 places.push(Self { folder: entry.path() });
             }
         }
@@ -102,7 +108,7 @@ impl Place {
 
     /// A path for a mirror that is being made.
     pub(super) fn unfinished(&self) -> PathBuf {
-        self.folder.join(format!("{UNFINISHED}{}.git", Uuid::new_v4().simple()))
+        self.folder.join(format!("{UNFINISHED}{}{END}", Uuid::new_v4().simple()))
     }
 
     /// The mark of the mirror; `None` if there is no whole mirror.
@@ -119,13 +125,15 @@ impl Place {
         file.write_all(&serde_json::to_vec(mark)?)?;
         file.sync_all()?;
         File::open(unfinished)?.sync_all()?;
+        // Never used, it would count as the one used longest ago.
+        self.touch()?;
         fs::rename(unfinished, self.mirror())?;
         File::open(&self.folder)?.sync_all()
     }
 
     /// Takes the mirror out of its place; what was taken out is removed by [`Place::clear`].
     pub(super) fn discard(&self) -> io::Result<()> {
-        let to = self.folder.join(format!("{DISCARDED}{}.git", Uuid::new_v4().simple()));
+        let to = self.folder.join(format!("{DISCARDED}{}{END}", Uuid::new_v4().simple()));
         match fs::rename(self.mirror(), to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
@@ -134,15 +142,23 @@ impl Place {
 
     /// Removes what was never finished and what was discarded. The exclusive lock is held.
     pub(super) fn clear(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with(UNFINISHED) || name.starts_with(DISCARDED) {
-                fs::remove_dir_all(entry.path())?;
-            }
+        for folder in self.temporary()? {
+            fs::remove_dir_all(folder)?;
         }
         Ok(())
+    }
+
+    /// What is being made or thrown away here.
+    fn temporary(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let is_ours = entry.file_name().to_str().is_some_and(is_temporary);
+            if is_ours && entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
     }
 
     /// Notes that the mirror is used now.
@@ -176,14 +192,44 @@ impl Place {
         Ok(size)
     }
 
-    /// The size that was noted last; 0 if there is no mirror.
+    /// The size of the mirror as it was noted last; 0 if there is none.
     pub(super) fn size(&self) -> u64 {
         if !self.mirror().exists() {
             return 0;
         }
         let noted = fs::read_to_string(self.folder.join(SIZE)).ok();
-        noted.and_then(|size| size.trim().parse().ok()).unwrap_or(0)
+        let noted = noted.and_then(|size| size.trim().parse().ok());
+        // A worker that was killed has noted nothing.
+        noted.unwrap_or_else(|| size_of(&self.mirror()).unwrap_or(0))
     }
+
+    /// Bytes on the disk: the size of the mirror, and of what is being made or thrown away beside it.
+    pub(super) fn taken(&self) -> u64 {
+        let temporary = self.temporary().unwrap_or_default();
+        let temporary = temporary.iter().map(|folder| size_of(folder).unwrap_or(0));
+        temporary.fold(self.size(), u64::saturating_add)
+    }
+}
+
+/// Whether a name has the form of [`Source::key`].
+fn is_key(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    name.rsplit_once('-').is_some_and(|(shown, digits)| {
+        shown.len() <= MAX_SHOWN
+            && shown.trim_matches('-') == shown
+            && shown.chars().all(is_plain)
+            && is_hex(digits, KEY_DIGITS)
+    })
+}
+
+/// Whether a name has the form of an unfinished or a discarded mirror's.
+fn is_temporary(name: &str) -> bool {
+    let rest = name.strip_prefix(UNFINISHED).or_else(|| name.strip_prefix(DISCARDED));
+    rest.and_then(|rest| rest.strip_suffix(END)).is_some_and(|uuid| is_hex(uuid, UUID_DIGITS))
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Bytes of the files below a folder; one that vanishes meanwhile counts nothing.
@@ -225,16 +271,59 @@ mod tests {
         let mark = Mark::new(ObjectFormat::Sha256, false);
         place.finish(&unfinished, &mark).unwrap();
         assert_eq!(place.mark(), Some(mark));
+        assert!(place.used() > SystemTime::UNIX_EPOCH);
+        assert!(place.size() > 5, "nobody has noted it");
         assert!(place.measure().unwrap() > 5 && place.size() > 5);
         fs::create_dir(place.unfinished()).unwrap();
+        fs::write(place.unfinished().with_extension("x"), "no folder of ours").unwrap();
+        let other = place.unfinished();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("half"), vec![0; 1000]).unwrap();
+        assert_eq!(place.taken(), place.size() + 1000);
         place.discard().unwrap();
         place.discard().unwrap();
         place.clear().unwrap();
-        place.touch().unwrap();
-        assert!(place.used() > SystemTime::UNIX_EPOCH);
         let left: Vec<_> =
             fs::read_dir(place.folder()).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!((place.size(), left.len()), (0, 2), "{left:?}");
+        assert_eq!((place.taken(), left.len()), (0, 3), "{left:?}");
         assert_eq!(Place::all(root.path()).unwrap(), [place]);
+    }
+
+    #[test]
+    fn names_are_told_from_lookalikes() {
+        let digits = "0123456789abcdef01234567";
+        for name in ["redis/Redis", "../..", "-", "äöü", "a--b", &"x".repeat(99)] {
+            let source = Source::new(name, "https://a/b", &SourcePolicy::default()).unwrap();
+            assert!(is_key(&source.key()), "{}", source.key());
+        }
+        for name in [
+            "alice".to_owned(),
+            digits.to_owned(),
+            format!("Alice-{digits}"),
+            format!("al ice-{digits}"),
+            format!("alice-{digits}0"),
+            format!("alice-{}", &digits[1..]),
+            format!("alice-{}", digits.to_uppercase()),
+            format!("alice_{digits}"),
+            format!("alice--{digits}"),
+            format!("{}-{digits}", "x".repeat(MAX_SHOWN + 1)),
+        ] {
+            assert!(!is_key(&name), "{name}");
+        }
+        let uuid = Uuid::new_v4().simple();
+        assert!(
+            is_temporary(&format!("new-{uuid}.git")) && is_temporary(&format!("old-{uuid}.git"))
+        );
+        for name in [
+            "old-photos".to_owned(),
+            "new-1.git".to_owned(),
+            format!("old-{uuid}"),
+            format!("old-{uuid}.git2"),
+            format!("older-{uuid}.git"),
+            format!("old-{}.git", Uuid::new_v4()),
+            format!("old-{}.git", uuid.to_string().to_uppercase()),
+        ] {
+            assert!(!is_temporary(&name), "{name}");
+        }
     }
 }

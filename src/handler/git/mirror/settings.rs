@@ -28,11 +28,14 @@ pub(super) fn write(
     replace(&git_dir.join("config"), &text(source, format, access))
 }
 
-/// Writes what a source on this disk is served with: whose repositories may be read.
+/// Writes what a source on this disk is served with: whose repositories may be read. Git means the
+/// repository in a work tree, the operator may mean the tree.
 pub(super) fn write_global(path: &Path, policy: &SourcePolicy) -> io::Result<()> {
     let mut text = String::new();
     for trusted in &policy.trusted_paths {
-        let _ = writeln!(text, "[safe]\n\tdirectory = {}", quoted(&trusted.to_string_lossy()));
+        for path in [trusted.join(".git"), trusted.clone()] {
+            let _ = writeln!(text, "[safe]\n\tdirectory = {}", quoted(&path.to_string_lossy()));
+        }
     }
     replace(path, &text)
 }
@@ -66,14 +69,11 @@ fn text(source: &Source, format: ObjectFormat, access: &Access) -> String {
     text.push_str("[fetch]\n\trecurseSubmodules = false\n\twriteCommitGraph = false\n");
     text.push_str("[gc]\n\tauto = 0\n\tautoDetach = false\n[maintenance]\n\tauto = false\n");
     text.push_str("[pack]\n\tthreads = 1\n\twindowMemory = 32m\n[index]\n\tthreads = false\n");
-    if let Some((host, file)) =
-        source.host().and_then(|host| access.credentials.get_key_value(host))
-    {
-        let port = url::Url::parse(source.url()).ok().and_then(|url| url.port());
-        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-        let scheme = source.protocol();
+    let file = source.host().and_then(|host| access.credentials.get(host));
+    if let Some((origin, file)) = source.origin().zip(file) {
         let helper = helper(&file.to_string_lossy());
-        let _ = writeln!(text, "[credential {}]", section(&format!("{scheme}://{host}{port}")));
+        // Whatever else git may come to talk to is not told the secret.
+        let _ = writeln!(text, "[credential {}]", section(&origin));
         let _ = writeln!(text, "\thelper = {}", quoted(&helper));
     }
     text
@@ -145,6 +145,15 @@ mod tests {
             get("credential.https://example.com.helper"),
             "!f() { test \"$1\" = get && cat -- '/run/it'\\''s \"here\"'; }; f"
         );
+        for other in ["http://example.com/a", "https://example.com:8443/a", "https://example.org/a"]
+        {
+            let output = std::process::Command::new("git")
+                .args(["config", "--file"])
+                .arg(folder.path().join("config"))
+                .args(["--get-urlmatch", "credential.helper", other])
+                .output();
+            assert_eq!(output.unwrap().stdout, b"", "{other}");
+        }
         write_global(&folder.path().join("config"), &policy).unwrap();
         assert_eq!(get("safe.directory"), "/srv/a \"b\"");
     }

@@ -1,18 +1,22 @@
-//! Talks to a source: what is there, and fetching it.
+//! Fetches from a source.
 //!
 //! The source's one protocol is allowed and no other. Refs go into a namespace of their own, and
 //! replacement refs are not among them; submodules and large files of LFS are never fetched. What is
-//! fetched by its id is pinned by the same step.
+//! fetched by its id is pinned by the same step. How to sign in is in the mirror's configuration,
+//! and nowhere else.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::error::MirrorError;
+use super::fetch_error::FetchError;
 use super::job::{Done, JobError, Limits, Output, run};
 use super::lock::Held;
+use super::owner;
 use super::settings::shell;
 use super::source::Source;
 use crate::handler::git::complaint::is_of_memory;
@@ -20,12 +24,14 @@ use crate::handler::git::oid::{ObjectFormat, ObjectId};
 use crate::handler::git::options::{Access, MirrorLimits};
 use crate::handler::git::program::Program;
 
-/// Branches and tags; everything else of the source is of no interest.
-const REFSPECS: &str = "+refs/heads/*:refs/qw/heads/*\n+refs/tags/*:refs/qw/tags/*\n";
+/// Branches and tags, and where HEAD points: a pattern, since a source may have none, and then the
+/// mirror must not keep what it had. Everything else of the source is of no interest.
+const REFSPECS: &str = "+refs/heads/*:refs/qw/heads/*\n+refs/tags/*:refs/qw/tags/*\n\
+                        +HEAD*:refs/qw/default*\n";
+/// The tip of the default branch, where REFSPECS puts it.
+pub(super) const DEFAULT: &str = "refs/qw/default";
 /// Where pins lie.
 pub(super) const PINS: &str = "refs/qw/pin";
-/// Bytes of the answer to what HEAD is.
-const MAX_HEAD: usize = 64 * 1024;
 /// How ssh asks nothing and trusts only hosts that are known.
 const SSH: &str = "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=10";
 
@@ -37,48 +43,13 @@ pub(super) struct Transfer {
     pub(super) limits: MirrorLimits,
     /// The configuration for sources on this disk.
     pub(super) global_config: PathBuf,
-}
-
-/// What a source says about itself.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Head {
-    /// The branch that HEAD names, without `refs/heads/`.
-    pub(super) branch: Option<String>,
-    /// How its objects are named, if it has any.
-    pub(super) format: Option<ObjectFormat>,
-}
-
-/// Why a fetch failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FetchError {
-    /// The source does not have this object, or does not give it.
-    Gone(ObjectId),
-    /// The mirror itself is damaged.
-    Damaged(String),
-    /// Anything else.
-    Other(MirrorError),
+    /// Whose repositories on this disk may be read though they are not ours.
+    pub(super) trusted: Vec<PathBuf>,
 }
 
 impl Transfer {
-    /// Asks what HEAD is: this also tells whether the source can be read.
-    pub(super) async fn head(&self, source: &Source, until: Instant) -> Result<Head, MirrorError> {
-        let config = [("remote.origin.url", source.url().to_owned())];
-        let config = config.into_iter().chain(access_config(source, &self.access));
-        let config: Vec<(&str, String)> = config.collect();
-        let mut command = self.program.bare_command(&config);
-        command.env("GIT_CEILING_DIRECTORIES", "/");
-        self.admit(&mut command, source);
-        command.args(["ls-remote", "--symref", "origin", "HEAD"]);
-        let limits = Limits { memory: Some(self.limits.fetch_memory), file: None };
-        let done = run(command, b"", Output::Kept(MAX_HEAD), limits, until).await;
-        let done = done.map_err(|error| MirrorError::Fetch(error.to_string()))?;
-        if !done.success {
-            return Err(refusal(&self.explained(done.stderr, source)));
-        }
-        Ok(head(&done.stdout))
-    }
-
-    /// Fetches branches and tags, and forgets those that are gone.
+    /// Fetches branches and tags, and forgets those that are gone. A mirror that ended where a shallow
+    /// source did is asked to end where it does now, if at all.
     pub(super) async fn fetch(
         &self,
         git_dir: &Path,
@@ -87,7 +58,10 @@ impl Transfer {
         held: &Held,
         until: Instant,
     ) -> Result<(), FetchError> {
-        self.run(git_dir, format, source, REFSPECS, &["--prune"], held, until).await
+        // Git refuses to deepen what is whole.
+        let is_shallow = git_dir.join("shallow").exists();
+        let options: &[&str] = if is_shallow { &["--prune", "--unshallow"] } else { &["--prune"] };
+        self.run(git_dir, format, source, REFSPECS, options, held, until).await
     }
 
     /// Fetches commits by their ids and pins them.
@@ -119,6 +93,7 @@ impl Transfer {
         held: &Held,
         until: Instant,
     ) -> Result<(), FetchError> {
+        self.check_owner(source).await?;
         let mut command = self.program.command(git_dir, format, &[]);
         self.admit(&mut command, source);
         command.args(["fetch", "--quiet", "--stdin", "--no-tags", "--no-write-fetch-head"]);
@@ -128,14 +103,22 @@ impl Transfer {
             Limits { memory: Some(self.limits.fetch_memory), file: Some(self.limits.repository) };
         match run(command, refspecs.as_bytes(), Output::Locked(held), limits, until).await {
             Ok(Done { success: true, .. }) => Ok(()),
-            Ok(done) if has_file_of(git_dir, self.limits.repository) => {
-                Err(FetchError::Other(MirrorError::TooLarge(done.stderr)))
+            Ok(done) if has_stopped_at(git_dir, self.limits.repository) => {
+                Err(MirrorError::TooLarge(done.stderr).into())
             }
-            Ok(done) => Err(fetch_error(&self.explained(done.stderr, source))),
+            Ok(done) => Err(FetchError::of(&self.explained(done.stderr, source))),
             Err(error @ (JobError::Io(_) | JobError::Late | JobError::TooMuch(_))) => {
-                Err(FetchError::Other(MirrorError::Fetch(error.to_string())))
+                Err(MirrorError::Fetch(error.to_string()).into())
             }
         }
+    }
+
+    async fn check_owner(&self, source: &Source) -> Result<(), MirrorError> {
+        let Some(path) = source.path() else { return Ok(()) };
+        let trusted = self.trusted.clone();
+        let check = move || owner::check(&path, &trusted, geteuid().as_raw());
+        let checked = tokio::task::spawn_blocking(check).await;
+        checked.unwrap_or_else(|error| Err(MirrorError::Local(error.to_string())))
     }
 
     /// What was said, with the limit that may have been the cause. What a server says of its own
@@ -161,42 +144,19 @@ impl Transfer {
     }
 }
 
-/// Whether a pack, whole or not, is as large as allowed: then that is why the fetch failed.
-fn has_file_of(git_dir: &Path, bytes: u64) -> bool {
+/// Whether a pack that was being received is as large as allowed: then that is why the fetch failed,
+/// and git may not say so. Those that came whole have other names.
+fn has_stopped_at(git_dir: &Path, bytes: u64) -> bool {
     let entries = std::fs::read_dir(git_dir.join("objects/pack")).into_iter().flatten();
-    entries.flatten().any(|entry| entry.metadata().is_ok_and(|found| found.len() >= bytes))
-}
-
-/// How the password for a source is found, for a command that reads no mirror's configuration.
-fn access_config(source: &Source, access: &Access) -> Vec<(&'static str, String)> {
-    let mut config = vec![
-        ("http.followRedirects", "false".to_owned()),
-        ("http.lowSpeedLimit", "1000".to_owned()),
-        ("http.lowSpeedTime", "60".to_owned()),
-    ];
-    if let Some(file) = source.host().and_then(|host| access.credentials.get(host)) {
-        config.push(("credential.helper", helper(&file.to_string_lossy())));
-    }
-    config
+    entries.flatten().any(|entry| {
+        entry.file_name().to_string_lossy().starts_with("tmp_")
+            && entry.metadata().is_ok_and(|found| found.len() >= bytes)
+    })
 }
 
 /// A helper for gitcredentials(7) that reads a file when it is asked for a password.
 pub(super) fn helper(file: &str) -> String {
     format!("!f() {{ test \"$1\" = get && cat -- {}; }}; f", shell(file))
-}
-
-/// Reads `ref: refs/heads/main<TAB>HEAD` and `OID<TAB>HEAD`.
-fn head(said: &[u8]) -> Head {
-    let mut head = Head::default();
-    for line in String::from_utf8_lossy(said).lines() {
-        let Some((value, "HEAD")) = line.split_once('\t') else { continue };
-        if let Some(branch) = value.strip_prefix("ref: refs/heads/") {
-            head.branch = Some(branch.to_owned()).filter(|branch| is_branch(branch));
-        } else {
-            head.format = ObjectId::from_hex(value.as_bytes()).map(|id| id.format());
-        }
-    }
-    head
 }
 
 /// What git-check-ref-format(1) allows, and a bit less.
@@ -214,153 +174,26 @@ pub(super) fn is_branch(name: &str) -> bool {
         })
 }
 
-/// Sign-in and reachability may be mended; the rest of these will not.
-const UNREADABLE: [(&str, &str); 6] = [
-    ("does not appear to be a git repository", ""),
-    ("repository", "not found"),
-    ("dubious ownership", ""),
-    ("transport", "not allowed"),
-    ("unable to update url base from redirection", ""),
-    ("mismatched algorithms", ""),
-];
-const SIGN_IN: [&str; 6] = [
-    "authentication failed",
-    "could not read username",
-    "could not read password",
-    "permission denied",
-    "host key verification failed",
-    "requested url returned error: 403",
-];
-const KILLED: &str = "died of signal 9";
-const DAMAGED_SOURCE: [&str; 5] = [
-    "repository corruption on the remote side",
-    "did not send all necessary objects",
-    "pack has bad object",
-    "bad object",
-    "pack is corrupted",
-];
-const TOO_LARGE: [&str; 3] = ["signal 25", "file size limit", "file too large"];
-const NO_ROOM: [&str; 2] = ["no space left", "disk quota exceeded"];
-const DAMAGED_MIRROR: [&str; 6] = [
-    "object file",
-    "loose object",
-    "packfile",
-    "could not read",
-    "unable to parse commit",
-    "reference broken",
-];
-
-/// Why a source cannot be read.
-fn refusal(said: &str) -> MirrorError {
-    let lower = said.to_lowercase();
-    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
-    let said = said.trim().to_owned();
-    // A source on this disk is packed under our limits, and what packs is as large as anything here: when
-    // it dies of that, the source speaks of corruption.
-    if has(&SIGN_IN) || is_of_memory(&lower) || lower.contains(KILLED) {
-        MirrorError::Fetch(said)
-    } else if has(&NO_ROOM) {
-        MirrorError::NoRoom(said)
-    } else if has(&TOO_LARGE) {
-        MirrorError::TooLarge(said)
-    } else if has(&DAMAGED_SOURCE) {
-        MirrorError::Corrupt(said)
-    } else if lower.lines().any(|line| {
-        UNREADABLE.iter().any(|(first, second)| line.contains(first) && line.contains(second))
-    }) {
-        MirrorError::Unreadable(said)
-    } else {
-        MirrorError::Fetch(said)
-    }
-}
-
-fn fetch_error(said: &str) -> FetchError {
-    if let Some(id) = gone(said) {
-        return FetchError::Gone(id);
-    }
-    let lower = said.to_lowercase();
-    // What the other side says of itself begins with `remote:`.
-    let is_ours = lower.lines().filter(|line| !line.starts_with("remote:")).any(|line| {
-        line.starts_with("error:") && DAMAGED_MIRROR.iter().any(|part| line.contains(part))
-    });
-    match refusal(said) {
-        MirrorError::Fetch(said)
-            if is_ours && !said.contains("remote:") && !is_of_memory(&lower) =>
-        {
-            FetchError::Damaged(said)
-        }
-        other => FetchError::Other(other),
-    }
-}
-
-/// The id that a server refused to give.
-fn gone(said: &str) -> Option<ObjectId> {
-    ["not our ref ", "unadvertised object ", "couldn't find remote ref "].iter().find_map(|words| {
-        let (_, rest) = said.split_once(words)?;
-        rest.split(|c: char| !c.is_ascii_hexdigit()).next()?.parse().ok()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_read() {
-        let id = ObjectFormat::Sha256.empty_tree();
-        let said = format!("ref: refs/heads/a/b\tHEAD\n{id}\tHEAD\n");
-        let expected = Head { branch: Some("a/b".to_owned()), format: Some(ObjectFormat::Sha256) };
-        assert_eq!(head(said.as_bytes()), expected);
-        assert_eq!(head(b""), Head::default());
+    fn names_of_branches_are_checked() {
+        assert!(is_branch("a/b-c.d"));
         for bad in ["", "a..b", "/a", "a//b", ".a", "a.lock", "a b", "a\u{7}"] {
             assert!(!is_branch(bad), "{bad}");
         }
     }
 
     #[test]
-    fn errors_are_told_apart() {
-        let id = ObjectFormat::Sha1.empty_tree();
-        for said in [
-            format!("fatal: remote error: upload-pack: not our ref {id}\n"),
-            format!("error: Server does not allow request for unadvertised object {id}"),
-        ] {
-            assert_eq!(fetch_error(&said), FetchError::Gone(id.parse().unwrap()));
-        }
-        let other = |said: &str| match fetch_error(said) {
-            FetchError::Other(error) => error,
-            other => panic!("{said}: {other:?}"),
-        };
-        let unreadable = other(
-            "fatal: '/x' does not appear to be a git repository\nfatal: Could not read from remote repository.",
-        );
-        assert!(matches!(unreadable, MirrorError::Unreadable(_)));
-        assert!(matches!(
-            other("fatal: repository 'https://a/b/' not found"),
-            MirrorError::Unreadable(_)
-        ));
-        assert!(other("bash: git-upload-pack: command not found").is_transient());
-        assert!(other("fatal: Authentication failed for 'https://a/b/'").is_transient());
-        assert!(
-            other("ssh: Could not resolve hostname x: Name or service not found").is_transient()
-        );
-        assert!(other("fatal: the remote end hung up unexpectedly").is_transient());
-        assert!(matches!(other("error: index-pack died of signal 25"), MirrorError::TooLarge(_)));
-        assert!(matches!(
-            other("fatal: write error: No space left on device"),
-            MirrorError::NoRoom(_)
-        ));
-        let corrupt = "remote: aborting due to possible repository corruption on the remote side.";
-        assert!(matches!(other(corrupt), MirrorError::Corrupt(_)));
-        for said in [
-            "remote: fatal: Out of memory, malloc failed (tried to allocate 9 bytes)\n\
-             remote: aborting due to possible repository corruption on the remote side.",
-            "error: object file objects/ab/cd could not be read: Cannot allocate memory",
-            "error: git-pack-objects died of signal 9\n\
-             remote: aborting due to possible repository corruption on the remote side.",
-        ] {
-            assert!(matches!(other(said), MirrorError::Fetch(_)), "{said}");
-        }
-        let ours = "error: object file objects/ab/cd is empty\nfatal: loose object is corrupt";
-        assert!(matches!(fetch_error(ours), FetchError::Damaged(_)));
+    fn only_what_is_being_received_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let packs = folder.path().join("objects/pack");
+        std::fs::create_dir_all(&packs).unwrap();
+        std::fs::write(packs.join("pack-1.pack"), [0; 10]).unwrap();
+        std::fs::write(packs.join("tmp_pack_2"), [0; 9]).unwrap();
+        assert!(!has_stopped_at(folder.path(), 10));
+        assert!(has_stopped_at(folder.path(), 9));
     }
 }

@@ -11,9 +11,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::error::MirrorError;
+use super::git_mirrors::{GitMirrors, local};
 use super::job::{Limits, Output, run};
 use super::lock::Held;
-use super::transfer::PINS;
+use super::place::Place;
+use super::room;
+use super::transfer::{PINS, Transfer};
 use crate::clock::Clock;
 use crate::handler::git::oid::ObjectFormat;
 use crate::handler::git::options::MirrorLimits;
@@ -38,8 +42,28 @@ pub(super) fn is_due(git_dir: &Path) -> bool {
     count("pack", ".pack") > MANY_PACKS || count("17", "") * FOLDERS > MANY_LOOSE
 }
 
+impl GitMirrors {
+    /// Upkeep, if there is room for it: a repack may need as much again as the mirror has.
+    pub(super) async fn tend(
+        &self,
+        place: &Place,
+        format: ObjectFormat,
+        held: &Held,
+    ) -> Result<(), MirrorError> {
+        let Transfer { program, limits, .. } = &self.transfer;
+        match room::lack(&self.root, place.size(), limits).map_err(local)? {
+            0 => tend(&place.mirror(), format, program, limits, held).await,
+            lack => {
+                let mirror = place.mirror();
+                tracing::warn!(mirror = %mirror.display(), lack, "no room for upkeep, put off");
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Repacks, writes the commit graph, and removes what is old and unreachable.
-pub(super) async fn tend(
+async fn tend(
     git_dir: &Path,
     format: ObjectFormat,
     program: &Program,

@@ -61,3 +61,13 @@ pub(in crate::ledger::postgres) const SHOW_LETTERS: &str = "\
 /// The newest migration that was applied.
 pub(in crate::ledger::postgres) const SCHEMA_VERSION: &str =
     "SELECT max(version) FROM queue_worker.migrations WHERE success";
+
+/// The process of this session, and when it was started in microseconds.
+pub(in crate::ledger::postgres) const OWN_BACKEND: &str = "\
+    SELECT pid, (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint \
+    FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+
+/// `$1` pid, `$2` when it was started in microseconds: whether there is such a process.
+pub(in crate::ledger::postgres) const HAS_BACKEND: &str = "\
+    SELECT EXISTS (SELECT FROM pg_stat_activity \
+        WHERE pid = $1 AND (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint = $2)";

@@ -144,7 +144,8 @@ pub(in crate::ledger::postgres) const CONDEMN: &str = concat!(
 /// milliseconds, `$11` payloads, `$12` limits of attempts, `$13` time limits in milliseconds, `$14`
 /// traceparents, `$15` whether the wait is timed, `$16` the longest waits in milliseconds, `$17` the
 /// parts of them that are waited, `$18` whether it is a suspect's, which has waited since the lease
-/// of its last run was over, `$4` crashes allowed. See `protocol::backoff::Growing`.
+/// of its last run was over, `$4` crashes allowed. See `protocol::backoff::Growing`. A row that somebody
+/// runs is not even locked, or those who ask for it would keep its heartbeat from renewing it.
 pub(in crate::ledger::postgres) const DELAY: &str = concat!(
     "INSERT INTO queue_worker.processed_tasks AS t (task_id, queue, kind, hash, lock_key, status, \
          fence, run_at, payload, max_attempts, timeout_ms, traceparent, waits_since) \
@@ -160,6 +161,8 @@ pub(in crate::ledger::postgres) const DELAY: &str = concat!(
          $17::float8[], $18::bool[]) AS k (id, queue, kind, hash, lock_key, delay, payload, \
          max_attempts, timeout_ms, traceparent, timed, most, jitter, suspect) \
      LEFT JOIN queue_worker.processed_tasks o ON o.task_id = k.id \
+     WHERE o.status IS DISTINCT FROM 'running' OR o.lease_until <= clock_timestamp() \
+         OR (o.worker = $2 AND o.task_id = ANY($3)) \
      ON CONFLICT (task_id) DO UPDATE SET status = 'delayed', \
          fence = t.fence + (t.status = 'running')::int, crashes = t.crashes + ",
     crash!(),
