@@ -103,6 +103,21 @@ async fn depth_of_nothing_is_zero() {
     assert_eq!(queue(&server).depth(&WORK).await.expect("depth"), QueueDepth::default());
 }
 
+/// An entry is the oldest as long as it is not settled, whoever works on it.
+#[tokio::test]
+async fn the_oldest_entry_is_told() {
+    let server = RedisServer::start();
+    let queue = queue(&server);
+    assert_eq!(queue.oldest(&WORK).await.expect("told"), None);
+    let added = add(&queue, 2).await;
+    queue.fetch(&WORK, demand(10), NO_WAIT).await.expect("fetched");
+    for id in added {
+        assert_eq!(queue.oldest(&WORK).await.expect("told"), Some(id));
+        queue.settle(&WORK, id).await.expect("settled");
+    }
+    assert_eq!(queue.oldest(&WORK).await.expect("told"), None);
+}
+
 #[tokio::test]
 async fn a_blocked_fetch_survives_the_deletion_of_its_stream() {
     let server = RedisServer::start();
