@@ -10,9 +10,9 @@ use bytes::Bytes;
 use queue_worker::clock::Clock;
 use queue_worker::connection::RedisTarget;
 use queue_worker::domain::{
-    Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId, WorkerId,
+    EntryId, Failure, FailureClass, Fence, Kind, PayloadHash, QueueName, Task, TaskId, WorkerId,
 };
-use queue_worker::handler::git::results::{Finished, Results};
+use queue_worker::handler::git::results::{Claim, Finished, Results};
 use queue_worker::handler::git::{
     Analysed, Engine, GitEngine, GitHandler, GitHandlerOptions, GitMirrors, GitOptions, GitParts,
     GitStores, Mirror, Mirrors, ObjectId, Outcome, Payload, Profile, Source, SourcePolicy,
@@ -29,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 use crate::common::{QUEUE, Scene, wait_for};
 use crate::ground::{history, results, scene};
 use crate::repository::{all_commits, line};
+
+/// An entry as it is in the stream.
+pub(crate) type Fields = Vec<(Bytes, Bytes)>;
 
 /// The engine, which notes what it was asked for and waits at a gate.
 struct Watched {
@@ -56,7 +59,7 @@ pub(crate) struct Ground {
     pub(crate) git_dir: PathBuf,
     engine: Arc<Watched>,
     leases: Arc<dyn LeaseStore>,
-    queue: Arc<dyn Queue>,
+    pub(crate) queue: Arc<dyn Queue>,
     pub(crate) results: Arc<Results>,
     handler: Arc<GitHandler>,
 }
@@ -73,9 +76,28 @@ impl Ground {
         Self::with_lock_nodes(commits, places, &[]).await
     }
 
+    /// Results that give Postgres so long for a call.
+    async fn with_call_time(commits: usize, time: Duration) -> Self {
+        let scene = scene(16).await;
+        let connect = scene.database.parse().unwrap();
+        let results = Results::with_timeout(&connect, None, 4, time);
+        Self::with_results(scene, commits, 1000, &[], results).await
+    }
+
     /// Locks on the nodes, if there are any, else in the scene's own Redis.
     async fn with_lock_nodes(commits: usize, places: usize, nodes: &[RedisServer]) -> Self {
         let scene = scene(16).await;
+        let results = results(&scene);
+        Self::with_results(scene, commits, places, nodes, results).await
+    }
+
+    async fn with_results(
+        scene: Scene,
+        commits: usize,
+        places: usize,
+        nodes: &[RedisServer],
+        results: Results,
+    ) -> Self {
         let git_dir = history(scene.path(), 21, commits);
         let mut options = GitOptions::new(scene.path().join("mirrors"));
         options.sources = any();
@@ -95,7 +117,7 @@ impl Ground {
         };
         let queue: Arc<dyn Queue> =
             Arc::new(RedisQueue::new(RedisQueueOptions::new(target, WorkerId::random())));
-        let results = Arc::new(results(&scene));
+        let results = Arc::new(results);
         let mirrors: Arc<dyn Mirrors> = Arc::new(GitMirrors::new(&options).await.unwrap());
         let parts = GitParts {
             engine: Arc::clone(&engine) as Arc<dyn Engine>,
@@ -116,7 +138,7 @@ impl Ground {
         Self { scene, git_dir, engine, leases, queue, results, handler }
     }
 
-    fn payload(&self, commits: &[ObjectId]) -> String {
+    pub(crate) fn payload(&self, commits: &[ObjectId]) -> String {
         Payload::of_commits("r", self.git_dir.to_str().unwrap(), commits)
     }
 
@@ -124,7 +146,20 @@ impl Ground {
         run(&self.handler, payload).await
     }
 
-    async fn statuses(&self) -> HashMap<String, i64> {
+    /// The fields of so many entries that were added to the stream, sorted.
+    pub(crate) async fn added(&self, entries: u64) -> Vec<Fields> {
+        let queue = QueueName::new(QUEUE).unwrap();
+        let demand = Demand { entries: 100, bytes: 1 << 20 };
+        let mut found = Vec::new();
+        while (found.len() as u64) < entries {
+            found.extend(self.queue.fetch(&queue, demand, LEASE).await.unwrap());
+        }
+        let mut fields: Vec<Fields> = found.into_iter().map(|entry| entry.raw.fields).collect();
+        fields.sort();
+        fields
+    }
+
+    pub(crate) async fn statuses(&self) -> HashMap<String, i64> {
         let rows: Vec<(String, i64)> = sqlx::query_as(
             "SELECT status, count(*) FROM queue_worker_git.analyses GROUP BY status",
         )
@@ -134,7 +169,7 @@ impl Ground {
         rows.into_iter().collect()
     }
 
-    fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.engine.asked.lock().unwrap().len()
     }
 }
@@ -227,16 +262,15 @@ async fn a_fan_out_adds_the_same_tasks_each_time() {
     let mut rounds = Vec::new();
     for _ in 0..2 {
         let said = ground.run(&all).await.unwrap();
-        let queue = QueueName::new(QUEUE).unwrap();
-        let demand = Demand { entries: 100, bytes: 1 << 20 };
-        let mut entries = Vec::new();
-        while entries.len() < usize::try_from(said["tasks"].as_u64().unwrap()).unwrap() {
-            entries.extend(ground.queue.fetch(&queue, demand, LEASE).await.unwrap());
-        }
-        let mut fields: Vec<_> = entries.into_iter().map(|entry| entry.raw.fields).collect();
-        fields.sort();
-        rounds.push((said, fields));
+        let tasks = said["tasks"].as_u64().unwrap();
+        rounds.push((said, ground.added(tasks).await));
     }
+    let newest = |at: usize| {
+        let newest: &serde_json::Value = &rounds[at].0["newest"];
+        newest.as_str().unwrap().parse::<EntryId>().unwrap()
+    };
+    assert!(newest(0) < newest(1));
+    rounds[1].0["newest"] = rounds[0].0["newest"].clone();
     assert_eq!(rounds[0], rounds[1]);
     let (said, fields) = &rounds[0];
     let commits = all_commits(&ground.git_dir);
@@ -342,14 +376,12 @@ async fn an_older_fence_writes_nothing() {
     let old = ground.results.claim(place, &commits, "old").await.unwrap();
     let new = ground.results.claim(place, &commits[..1], "new").await.unwrap();
     assert_eq!(new[0].fence, 2);
-    let finished = |claims: &[queue_worker::handler::git::results::Claim]| -> Vec<Finished> {
-        let finish = |claim: &queue_worker::handler::git::results::Claim| Finished {
-            claim: *claim,
-            outcome: outcomes[&claim.id].clone(),
-            took: Duration::from_millis(1),
-        };
-        claims.iter().map(finish).collect()
+    let finish = |claim: &Claim| Finished {
+        claim: *claim,
+        outcome: &outcomes[&claim.id],
+        took: Duration::from_millis(1),
     };
+    let finished = |claims: &[Claim]| claims.iter().map(finish).collect::<Vec<Finished<'_>>>();
     // One of the two is stale: the other is written, and nothing of the first.
     let written = ground.results.write(place, &finished(&old)).await.unwrap();
     assert_eq!(written.len(), 1);
@@ -363,6 +395,38 @@ async fn an_older_fence_writes_nothing() {
     assert!(ground.results.write(place, &finished(&new)).await.unwrap().is_empty());
     assert!(ground.results.claim(place, &commits, "late").await.unwrap().is_empty());
     assert_eq!(ground.scene.count("SELECT count(*) FROM queue_worker_git.commits").await, 2);
+}
+
+/// A commit whose rows Postgres does not take in time fails alone, with the evidence, and that counts.
+#[tokio::test]
+async fn a_commit_that_cannot_be_written_in_time_fails_alone() {
+    let ground = Ground::with_call_time(20, Duration::from_secs(2)).await;
+    let commits = all_commits(&ground.git_dir)[..5].to_vec();
+    let slow = commits[2];
+    for statement in [
+        format!(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                IF encode(NEW.oid, 'hex') = '{slow}' THEN PERFORM pg_sleep(60); END IF; \
+                RETURN NEW; END $$"
+        ),
+        "CREATE TRIGGER slow BEFORE INSERT ON queue_worker_git.commits \
+            FOR EACH ROW EXECUTE FUNCTION slow()"
+            .to_owned(),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&ground.scene.pool).await.unwrap();
+    }
+    let failure = ground.run(&ground.payload(&commits)).await.unwrap_err();
+    assert!(matches!(failure.class, FailureClass::Retry { .. }), "{failure:?}");
+    for part in ["1 of 5 commits", &slow.to_string(), "changed paths not written", "timeout"] {
+        assert!(failure.message.contains(part), "{part}: {}", failure.message);
+    }
+    let expected = [("succeeded".to_owned(), 4), ("released".to_owned(), 1)];
+    assert_eq!(ground.statuses().await, HashMap::from(expected));
+    let detail = "SELECT count(*) FROM queue_worker_git.analyses \
+                  WHERE status = 'released' AND error_detail LIKE '%changed paths not written%'";
+    assert_eq!(ground.scene.count(detail).await, 1);
+    sqlx::query("DROP FUNCTION slow CASCADE").execute(&ground.scene.pool).await.unwrap();
+    assert_eq!(ground.run(&ground.payload(&commits)).await.unwrap()["analysed"], 1);
 }
 
 async fn outcomes(

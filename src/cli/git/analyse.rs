@@ -3,26 +3,22 @@
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::super::{own_program, shell_word, stores};
-use super::follow::{LOOK_EVERY, handler, queue, until_done};
+use super::follow::{Follower, handler, queue};
 use super::report::tables;
 use crate::config::Config;
-use crate::domain::{Kind, QueueName, TaskId};
+use crate::domain::{EntryId, Kind, QueueName, TaskId};
 use crate::handler::git::results::{Place, Progress, Report, Results, Scope};
-use crate::handler::git::{InvalidSource, Payload, Source};
-use crate::ledger::{PostgresLedger, Status};
+use crate::handler::git::{InvalidSource, Made, Payload, Source};
 use crate::queue::Queue as _;
 use crate::queue::codec::NewTask;
 use crate::supervisor::{git_options, git_report_results};
 
-/// After this long without a worker that took the task, that is said.
-const QUIET: Duration = Duration::from_secs(10);
 /// Rows of the summary.
 const SHOWN: u32 = 10;
 
@@ -55,11 +51,14 @@ pub(super) struct Analyse {
     json: bool,
 }
 
-/// What the first task has found.
-struct History {
-    commits: u64,
-    tasks: u64,
+/// What became of it all.
+struct End {
+    made: Made,
     place: Option<Place>,
+    /// Of the whole repository.
+    progress: Progress,
+    /// Commits that the tasks of this call have left over.
+    left: u64,
 }
 
 impl Analyse {
@@ -78,81 +77,48 @@ impl Analyse {
         let ledger = stores::ledger(config).await?;
         let task = NewTask::new(kind.clone(), payload);
         let id = task.id.clone();
-        stores::queues(config)?.append(&queue, &task.encode()).await?;
+        let stream = stores::queues(config)?;
+        let entry = stream.append(&queue, &task.encode()).await?;
         if self.no_wait {
             println!("{id}");
             return Ok(ExitCode::SUCCESS);
         }
         let results = git_report_results(config).context("postgres.url")?;
         let started = Instant::now();
-        let history = self.history(&ledger, &results, &id, &name).await?;
-        let progress = match history.place {
-            Some(place) => until_done(&results, place, self.json).await?,
-            None => Progress::default(),
-        };
-        self.show(&name, &history, progress, &results, started).await?;
-        Ok(if progress.open > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-    }
-
-    fn say(&self, line: &str) {
-        if !self.json {
-            eprintln!("{line}");
+        let follower =
+            Follower { ledger: &ledger, stream: &stream, queue: &queue, is_quiet: self.json };
+        follower.say(&format!("task {id}: fetching {name} …"));
+        let made = made(&follower, &id, entry).await?;
+        if made.tasks > made.ids.len() {
+            follower.say(&format!("{} tasks are too many to wait for here", made.tasks));
         }
-    }
-
-    /// Waits for the task that reads the history.
-    async fn history(
-        &self,
-        ledger: &PostgresLedger,
-        results: &Results,
-        id: &TaskId,
-        name: &str,
-    ) -> anyhow::Result<History> {
-        self.say(&format!("task {id}: fetching {name} …"));
-        let started = Instant::now();
-        let mut is_told = false;
-        let said = loop {
-            let task = ledger.task(id.as_str()).await?;
-            match task.as_ref().map(|task| task.status) {
-                Some(Status::Succeeded) => {
-                    let result = task.and_then(|task| task.result).unwrap_or_default();
-                    break serde_json::from_slice::<Value>(&result)
-                        .context("the task's result is not JSON")?;
-                }
-                Some(Status::Failed | Status::Dead) => {
-                    let error = task.and_then(|task| task.error).unwrap_or_default();
-                    bail!("the history cannot be read: {error}");
-                }
-                None if !is_told && started.elapsed() > QUIET => {
-                    is_told = true;
-                    self.say("no worker has taken the task yet; does one serve this queue?");
-                }
-                Some(Status::Running | Status::Released | Status::Delayed) | None => {}
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
+        let failed = follower.until_ended(made.ids.clone(), made.newest).await?;
+        let place = results.find(&name, Some(&made.profile)).await?;
+        let (progress, left) = match place {
+            Some(place) => (results.progress(place).await?, results.left_by(place, &failed).await?),
+            None => (Progress::default(), 0),
         };
-        let number = |name: &str| said[name].as_u64().unwrap_or(0);
-        let place = results.find(name, said["profile"].as_str()).await?;
-        Ok(History { commits: number("commits"), tasks: number("tasks"), place })
+        self.show(&name, &End { made, place, progress, left }, &results, started).await?;
+        Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     async fn show(
         &self,
         name: &str,
-        history: &History,
-        progress: Progress,
+        end: &End,
         results: &Results,
         started: Instant,
     ) -> anyhow::Result<()> {
+        let End { made, place, progress, left } = end;
         let seconds = started.elapsed().as_secs_f64();
         if self.json {
             let said = json!({
                 "repository": name,
-                "commits": history.commits,
-                "tasks": history.tasks,
+                "commits": made.commits,
+                "tasks": made.tasks,
                 "analysed": progress.succeeded,
                 "refused": progress.refused,
-                "abandoned": progress.abandoned,
+                "abandoned": left,
                 "seconds": (seconds * 1000.0).round() / 1000.0,
             });
             println!("{said}");
@@ -160,13 +126,15 @@ impl Analyse {
         }
         println!(
             "{name}: {} commits in {} tasks, {seconds:.1} s; {} analysed, {} refused in all",
-            history.commits, history.tasks, progress.succeeded, progress.refused
+            made.commits, made.tasks, progress.succeeded, progress.refused
         );
-        if progress.abandoned > 0 {
-            println!("{} are left over from tasks that failed:", progress.abandoned);
-            println!("    {} dead list", own_program()?.display());
+        if *left > 0 {
+            let program = own_program()?;
+            println!("{left} are left over from tasks that failed; why, and once more:");
+            println!("    {} dead list", program.display());
+            println!("    {} git retry {}", program.display(), shell_word(Path::new(name)));
         }
-        let Some(place) = history.place else { return Ok(()) };
+        let Some(place) = *place else { return Ok(()) };
         let mut grids = Vec::new();
         for report in [Report::Summary, Report::Authors] {
             let grid = results.report(report, Scope { place, limit: SHOWN }).await?;
@@ -176,6 +144,20 @@ impl Analyse {
         tables(&mut io::stdout().lock(), &grids)?;
         println!("\nmore: queue-worker git report {}", shell_word(Path::new(name)));
         Ok(())
+    }
+}
+
+/// Waits for the task that reads the history.
+async fn made(follower: &Follower<'_>, id: &TaskId, entry: EntryId) -> anyhow::Result<Made> {
+    let failed = follower.until_ended(vec![id.to_string()], Some(entry)).await?;
+    let task = follower.ledger.task(id.as_str()).await?;
+    if failed.is_empty() {
+        let result = task.and_then(|task| task.result).unwrap_or_default();
+        return Made::from_json(&result).context("the task's result is not that of a history");
+    }
+    match task {
+        Some(task) => bail!("the history cannot be read: {}", task.error.unwrap_or_default()),
+        None => bail!("the task {id} was lost with what Redis held"),
     }
 }
 

@@ -55,6 +55,27 @@ impl Analysis {
             _ => CommitKind::Octopus,
         }
     }
+
+    /// About how many bytes of memory it takes, with all that it points to: what bounds how many wait.
+    pub fn weight(&self) -> usize {
+        let people = self.author.weight() + self.committer.weight();
+        let message = &self.message;
+        let raw = message.raw.as_ref().map_or(0, Vec::len);
+        let headers = self.extra_headers.iter();
+        let headers: usize =
+            headers.map(|it| size_of_val(it) + it.key.len() + it.value.len()).sum();
+        let trailers: usize = self.trailers.iter().map(Trailer::weight).sum();
+        let changes: usize = self.changes.iter().map(FileChange::weight).sum();
+        size_of_val(self)
+            + size_of_val(&*self.parents)
+            + people
+            + message.subject.len()
+            + message.body.len()
+            + raw
+            + headers
+            + trailers
+            + changes
+    }
 }
 
 /// A commit by the number of its parents.
@@ -149,6 +170,14 @@ pub struct Trailer {
     pub name: Option<String>,
     /// The address likewise.
     pub email: Option<String>,
+}
+
+impl Trailer {
+    fn weight(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let said = self.key.len() + self.value.len();
+        size_of_val(self) + said + optional(&self.name) + optional(&self.email)
+    }
 }
 
 /// Sums over a commit's changes.
@@ -328,6 +357,39 @@ mod tests {
         assert_eq!(totals.added_in(FileClass::Code), 3);
         assert_eq!(totals.deleted_in(FileClass::Test), 2);
         assert_eq!(totals.mode_changes, 5);
+    }
+
+    /// What a monster may hold is in its weight, and an ordinary commit is light.
+    #[test]
+    fn a_commit_weighs_what_it_holds() {
+        let id = ObjectId::from_bytes(&[1; 20]).unwrap();
+        let identity = Identity { raw: vec![b'x'; 10], ..Identity::default() };
+        let light = Analysis {
+            id,
+            tree: id,
+            parents: vec![id],
+            author: identity.clone(),
+            committer: identity,
+            encoding: None,
+            message: Message::default(),
+            signature: SignatureKind::None,
+            has_mergetag: false,
+            extra_headers: Vec::new(),
+            trailers: Vec::new(),
+            changes: vec![change(FileKind::Text, Some(1), FileClass::Code)],
+            merge_extra_files: None,
+            totals: Totals::default(),
+            flags: Flags::empty(),
+        };
+        assert!(light.weight() < 2048, "{}", light.weight());
+        let mut heavy = light.clone();
+        heavy.changes = (0..1000).map(|_| light.changes[0].clone()).collect();
+        let path = FileChange { path: vec![b'p'; 4096], ..light.changes[0].clone() };
+        heavy.changes.push(path);
+        heavy.message.body = "b".repeat(Message::MAX_BODY);
+        heavy.message.raw = Some(vec![b'r'; Message::MAX_BODY]);
+        let least = 1000 * size_of::<FileChange>() + 4096 + 2 * Message::MAX_BODY;
+        assert!((least..least + 8192).contains(&heavy.weight()), "{}", heavy.weight());
     }
 
     #[test]

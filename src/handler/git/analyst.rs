@@ -12,8 +12,8 @@ use super::mirror::{Mirror, MirrorError, Mirrors, Source};
 use super::oid::ObjectId;
 use super::outcome::{Outcome, Refusal};
 
-/// Results under way from the engine to whoever waits for them.
-const UNDER_WAY: usize = 16;
+/// Results under way from the engine to whoever waits for them: each may be large.
+const UNDER_WAY: usize = 1;
 
 /// Analyses `commits` of `source` and sends exactly one result for each of them, a duplicate included
 /// once. Returns when all were sent, or soon after the receiver is gone.
@@ -119,18 +119,20 @@ impl Analyst<'_> {
         let work = async move { self.engine.analyse(mirror, commits, &sender).await };
         let pass_on = async {
             let mut doubtful = Doubtful::default();
-            while let Some(analysed) = receiver.recv().await {
+            loop {
+                let Ok(place) = self.results.reserve().await else {
+                    // The engine notices that nobody takes what it sends.
+                    receiver.close();
+                    return Err(Gone);
+                };
+                let Some(analysed) = receiver.recv().await else { break };
                 match analysed.outcome.refusal() {
                     Some(Refusal::CommitGone | Refusal::ShallowBoundary) => {
                         doubtful.absent.push(analysed);
                     }
                     Some(Refusal::RepoCorrupt) => doubtful.damaged.push(analysed),
                     Some(Refusal::RepoUnreadable | Refusal::TooLarge) | None => {
-                        if self.results.send(analysed).await.is_err() {
-                            // The engine notices that nobody takes what it sends.
-                            receiver.close();
-                            return Err(Gone);
-                        }
+                        place.send(analysed)
                     }
                 }
             }

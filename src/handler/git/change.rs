@@ -49,6 +49,11 @@ impl FileChange {
     pub fn is_mode_change(&self) -> bool {
         self.old_mode != 0 && self.new_mode != 0 && self.old_mode != self.new_mode
     }
+
+    /// About how many bytes of memory it takes, its paths included.
+    pub(super) fn weight(&self) -> usize {
+        size_of_val(self) + self.path.len() + self.old_path.as_ref().map_or(0, Vec::len)
+    }
 }
 
 /// What happened to a path.

@@ -23,6 +23,13 @@ pub struct Identity {
     pub when: When,
 }
 
+impl Identity {
+    /// Bytes of memory that it points to.
+    pub(super) fn weight(&self) -> usize {
+        self.raw.len() + self.name.len() + self.email.len()
+    }
+}
+
 /// A date and a zone, each only as far as it could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct When {

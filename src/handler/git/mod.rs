@@ -35,7 +35,8 @@ pub use change::{FileChange, FileKind, Status, path_text};
 pub use class::{CLASS_RULES, FileClass};
 pub use engine::{Analysed, Engine, GitEngine};
 pub use handler::{
-    GitHandler, GitHandlerOptions, GitParts, GitStores, MAX_COMMITS, Payload, PayloadError, Wish,
+    GitHandler, GitHandlerOptions, GitParts, GitStores, MAX_COMMITS, Made, Payload, PayloadError,
+    Wish,
 };
 pub use identity::{Identity, When};
 pub use mirror::{

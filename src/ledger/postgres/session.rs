@@ -24,6 +24,10 @@ use crate::ledger::LedgerError;
 /// with it, and are not to keep that for ever. Shrunk any oftener, they would only have to grow again.
 const LONG: Duration = Duration::from_millis(20);
 
+/// The part of a deadline that the server has for a statement: it gives up before the client does, so
+/// that an answer comes where one can come.
+pub const STATEMENT_SHARE: f64 = 0.8;
+
 /// What a session is for: the planner's settings must not reach the users' statements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -158,7 +162,7 @@ fn session_options(
     lock_timeout: Duration,
 ) -> PgConnectOptions {
     // The server gives up before the client does, so that an answer comes where one can come.
-    let statement = setting(deadline.mul_f64(0.8)).to_string();
+    let statement = setting(deadline.mul_f64(STATEMENT_SHARE)).to_string();
     let lock = setting(lock_timeout).to_string();
     // Within a transaction only a handler's own effect may let the server wait.
     let idle = match purpose {

@@ -9,7 +9,7 @@ use super::super::QueueError;
 use super::base::{Base, GROUP, NOBODY, is_missing_group, millis, stream_key};
 use super::parse;
 use crate::connection::{LuaScript, RedisError};
-use crate::domain::QueueName;
+use crate::domain::{EntryId, QueueName};
 
 static REAP: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new("reap_consumers.lua", include_str!("reap_consumers.lua")));
@@ -55,6 +55,15 @@ pub(super) async fn depth(base: &Base, queue: &QueueName) -> Result<QueueDepth, 
         depth.lag = read("lag");
     }
     Ok(depth)
+}
+
+/// The oldest entry in the stream.
+pub(super) async fn oldest(base: &Base, queue: &QueueName) -> Result<Option<EntryId>, QueueError> {
+    let mut cmd = redis::cmd("XRANGE");
+    cmd.arg(stream_key(queue)).arg("-").arg("+").arg("COUNT").arg(1);
+    let answer = base.link.query(&cmd, "XRANGE").await?;
+    let (found, _) = parse::entries(answer).map_err(base.misread("XRANGE"))?;
+    Ok(found.first().map(|entry| entry.id))
 }
 
 /// A consumer of a queue's group: a worker process that has read from the queue.

@@ -121,6 +121,12 @@ impl RedisQueue {
         depth::depth(&self.base, queue).await
     }
 
+    /// The oldest entry in the stream, whether it waits or is being worked on; none if it is empty.
+    /// What was added before it has been settled or lost.
+    pub async fn oldest(&self, queue: &QueueName) -> Result<Option<EntryId>, QueueError> {
+        depth::oldest(&self.base, queue).await
+    }
+
     /// The worker processes that have read from the queue; none where it does not exist.
     pub async fn consumers(&self, queue: &QueueName) -> Result<Vec<Consumer>, QueueError> {
         depth::consumers(&self.base, queue).await

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::locks::{Locks, Taken};
+use super::unwritten::{Groups, Room};
 use super::writer::{Tally, Writer};
 use super::{GitHandlerOptions, GitParts, interrupted, leases_failed, results_failed};
 use crate::domain::Failure;
@@ -21,8 +22,6 @@ use crate::handler::git::mirror::Source;
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::results::{Claim, Place, ResultsError};
 
-/// Results that wait to be written.
-const WAITING: usize = 64;
 /// How often commits that others have are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Rounds in a row that may end without a result: their locks or fences went to others.
@@ -36,6 +35,7 @@ pub(super) struct Batch<'a> {
     pub(super) options: &'a GitHandlerOptions,
     pub(super) source: &'a Source,
     pub(super) place: Place,
+    pub(super) room: &'a Room,
     pub(super) run: &'a Run,
 }
 
@@ -151,7 +151,8 @@ impl Batch<'_> {
     async fn analyse(&self, claims: &[Claim], writer: &mut Writer<'_>) -> End {
         let commits: Vec<ObjectId> = claims.iter().map(|claim| claim.id).collect();
         let locks = writer.locks;
-        let (sender, mut receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::channel(1);
+        let (weighed, groups) = Groups::channel();
         let GitParts { mirrors, engine, .. } = self.parts;
         let analysing = async move {
             // With the sender goes the word that there is no more to come.
@@ -162,15 +163,13 @@ impl Batch<'_> {
                 () = analyse(&**mirrors, &**engine, self.source, &commits, &sender) => End::Done,
             }
         };
-        let writing = async {
-            let written = writer.run(&mut receiver).await;
-            // Whoever analyses for a writer that failed is to stop.
-            receiver.close();
-            written
-        };
+        // Each ends when the one before it does, or nobody takes what it has: the writer that fails
+        // takes the groups along, and whoever analyses for it is to stop.
+        let passing_on = self.room.pass_on(receiver, weighed);
+        let writing = writer.run(groups);
         tokio::select! {
             biased;
-            (end, written) = async { tokio::join!(analysing, writing) } => match written {
+            (end, (), written) = async { tokio::join!(analysing, passing_on, writing) } => match written {
                 Ok(()) => end,
                 Err(error) => End::Failed(error),
             },

@@ -1,20 +1,28 @@
 //! A range or a whole repository becomes tasks of some commits each.
 //!
 //! The ids of these tasks follow from what they ask for, so a second time adds none: the ledger refuses
-//! a task that it knows. All are in the stream before this task is acknowledged. A mirror that is found
-//! damaged is cloned anew, once; a mailmap that cannot be had costs nothing but itself.
+//! a task that it knows, and where all commits of one are done there is none. What was refused although
+//! the mirror lists it gets tasks of its own, whose ids follow also from the fences of the refusals: so
+//! they are new to the ledger, and still the same if this task is run again. All are in the stream
+//! before their commits are noted, and before this task is acknowledged.
+//!
+//! A mirror that is found damaged is cloned anew, once; a mailmap that cannot be had costs nothing but
+//! itself.
+
+use std::collections::HashSet;
 
 use futures_util::future::try_join_all;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::made::Made;
 use super::payload::{Payload, Wish};
 use super::{GitParts, queue_failed, results_failed};
-use crate::domain::{Failure, Kind, RawEntry, TaskId};
+use crate::domain::{EntryId, Failure, Kind, RawEntry, TaskId};
 use crate::handler::Run;
 use crate::handler::git::mirror::{Mirror, MirrorError, Selection, Source};
 use crate::handler::git::oid::{ObjectId, hex};
-use crate::handler::git::results::Place;
+use crate::handler::git::results::{Place, ResultsError};
 use crate::queue::codec::NewTask;
 
 /// Entries on their way to Redis at once.
@@ -56,29 +64,89 @@ pub(super) struct FanOut<'a> {
     pub(super) run: &'a Run,
 }
 
+/// The commits of one task.
+struct Chunk {
+    id: TaskId,
+    commits: Vec<ObjectId>,
+    /// They were refused before.
+    is_again: bool,
+}
+
+/// What a list of commits was cut into.
+struct Cut {
+    chunks: Vec<Chunk>,
+    /// Commits of the list that are done or refused.
+    known: usize,
+}
+
 impl FanOut<'_> {
-    /// Adds the tasks; answers how many.
+    /// Adds the tasks; answers a [`Made`].
     pub(super) async fn run(&self, wish: &Wish) -> Result<Value, Failure> {
         let GitParts { mirrors, stores, engine } = self.parts;
         let (mirror, mut commits) = self.commits(wish).await.map_err(NoCommits::failure)?;
+        let boundary = mirror.boundary();
         let mailmap = mirrors.mailmap(&mirror).await;
         drop(mirror);
         // Oldest first: what comes later changes only the last tasks.
         commits.reverse();
         self.note_mailmap(mailmap).await?;
         let profile = engine.profile().id();
-        let tasks: Vec<(TaskId, &[ObjectId])> = commits
-            .chunks(self.batch.max(1))
-            .map(|part| Ok((task_id(&self.run.task.kind, self.source, &profile, part)?, part)))
-            .collect::<Result<_, Failure>>()?;
-        let queued: Vec<(ObjectId, &str)> = tasks
-            .iter()
-            .flat_map(|(id, part)| part.iter().map(|commit| (*commit, id.as_str())))
-            .collect();
-        let noted = stores.results.queue(self.place, &queued).await;
-        noted.map_err(|error| results_failed(&error))?;
-        self.add(&tasks).await?;
-        Ok(json!({"commits": commits.len(), "tasks": tasks.len(), "profile": profile}))
+        let cut = self.cut(&commits, &boundary, &profile).await?;
+        let newest = self.add(&cut.chunks).await?;
+        self.note(&cut).await.map_err(|error| results_failed(&error))?;
+        let made = Made {
+            commits: commits.len(),
+            known: cut.known,
+            tasks: cut.chunks.len(),
+            profile,
+            newest,
+            ids: cut.chunks.iter().map(|chunk| chunk.id.to_string()).collect(),
+        };
+        Ok(made.to_json())
+    }
+
+    /// What there is to do of `commits`, in pieces that are a task each.
+    async fn cut(
+        &self,
+        commits: &[ObjectId],
+        boundary: &HashSet<ObjectId>,
+        profile: &str,
+    ) -> Result<Cut, Failure> {
+        let (results, task) = (&self.parts.stores.results, &self.run.task);
+        let opened = results.disprove(self.place, commits, boundary, task.id.as_str()).await;
+        let opened = opened.map_err(|error| results_failed(&error))?;
+        let known = results.terminal(self.place, commits).await;
+        let known = known.map_err(|error| results_failed(&error))?;
+        let id = |commits: &[ObjectId], fences: &[i64]| {
+            task_id(&task.kind, self.source, profile, commits, fences)
+        };
+        let mut chunks = Vec::new();
+        for part in commits.chunks(self.batch.max(1)) {
+            if part.iter().any(|commit| !known.contains(commit) && !opened.contains_key(commit)) {
+                let id = id(part, &[])?;
+                chunks.push(Chunk { id, commits: part.to_vec(), is_again: false });
+            }
+        }
+        let again: Vec<(ObjectId, i64)> =
+            commits.iter().filter_map(|commit| Some((*commit, *opened.get(commit)?))).collect();
+        for part in again.chunks(self.batch.max(1)) {
+            let (commits, fences): (Vec<ObjectId>, Vec<i64>) = part.iter().copied().unzip();
+            chunks.push(Chunk { id: id(&commits, &fences)?, commits, is_again: true });
+        }
+        Ok(Cut { chunks, known: known.len() })
+    }
+
+    /// Notes whose commits are whose; the tasks are in the stream.
+    async fn note(&self, cut: &Cut) -> Result<(), ResultsError> {
+        let results = &self.parts.stores.results;
+        let of = |is_again: bool| -> Vec<(ObjectId, &str)> {
+            let chunks = cut.chunks.iter().filter(|chunk| chunk.is_again == is_again);
+            chunks
+                .flat_map(|chunk| chunk.commits.iter().map(|commit| (*commit, chunk.id.as_str())))
+                .collect()
+        };
+        results.hand_on(self.place, &of(true), Some(self.run.task.id.as_str())).await?;
+        results.queue(self.place, &of(false)).await
     }
 
     /// The commits of a wish, and the mirror that has them.
@@ -141,32 +209,36 @@ impl FanOut<'_> {
         found.ok_or_else(|| NoCommits::Unknown(name.to_owned()))
     }
 
-    async fn add(&self, tasks: &[(TaskId, &[ObjectId])]) -> Result<(), Failure> {
+    /// Adds the tasks; answers the newest entry.
+    async fn add(&self, chunks: &[Chunk]) -> Result<Option<EntryId>, Failure> {
         let queue = &self.parts.stores.queue;
-        for part in tasks.chunks(UNDER_WAY) {
-            let entries: Vec<RawEntry> =
-                part.iter().map(|(id, commits)| self.entry(id, commits)).collect();
+        let mut newest = None;
+        for part in chunks.chunks(UNDER_WAY) {
+            let entries: Vec<RawEntry> = part.iter().map(|chunk| self.entry(chunk)).collect();
             let added = entries.iter().map(|entry| queue.append(&self.run.task.queue, entry));
-            try_join_all(added).await.map_err(|error| queue_failed(&error))?;
+            let added = try_join_all(added).await.map_err(|error| queue_failed(&error))?;
+            newest = added.into_iter().max().max(newest);
         }
-        Ok(())
+        Ok(newest)
     }
 
-    fn entry(&self, id: &TaskId, commits: &[ObjectId]) -> RawEntry {
+    fn entry(&self, chunk: &Chunk) -> RawEntry {
         let task = &self.run.task;
-        let payload = Payload::of_commits(self.source.name(), self.source.url(), commits);
-        let mut new = NewTask::new(task.kind.clone(), payload).with_id(id.clone());
+        let payload = Payload::of_commits(self.source.name(), self.source.url(), &chunk.commits);
+        let mut new = NewTask::new(task.kind.clone(), payload).with_id(chunk.id.clone());
         new.traceparent.clone_from(&task.traceparent);
         new.encode()
     }
 }
 
-/// The id of the task for these commits: the same for the same kind, source, profile and commits.
+/// The id of the task for these commits: the same for the same kind, source, profile, commits and
+/// fences of refusals.
 fn task_id(
     kind: &Kind,
     source: &Source,
     profile: &str,
     commits: &[ObjectId],
+    fences: &[i64],
 ) -> Result<TaskId, Failure> {
     let mut hasher = Sha256::new();
     for part in [kind.as_str(), source.name(), source.url(), profile] {
@@ -175,6 +247,9 @@ fn task_id(
     }
     for commit in commits {
         hasher.update(commit.as_bytes());
+    }
+    for fence in fences {
+        hasher.update(fence.to_be_bytes());
     }
     let digest = hasher.finalize();
     let id = format!("git:{}:{}", source.key(), hex(&digest[..16]));
@@ -207,7 +282,7 @@ mod tests {
             (1..4).map(|n| ObjectId::from_bytes(&[n; 20]).unwrap()).collect();
         let plain = source("a", "https://a/b");
         let id = |kind: &Kind, source: &Source, profile: &str, commits: &[ObjectId]| {
-            task_id(kind, source, profile, commits).unwrap()
+            task_id(kind, source, profile, commits, &[]).unwrap()
         };
         let first = id(&kind("k"), &plain, "p", &commits);
         assert_eq!(first, id(&kind("k"), &plain, "p", &commits));
@@ -220,5 +295,8 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
+        let again = |fence| task_id(&kind("k"), &plain, "p", &commits, &[1, fence, 1]).unwrap();
+        assert_eq!(again(1), again(1));
+        assert!(again(1) != again(2) && again(1) != first);
     }
 }

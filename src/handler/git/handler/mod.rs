@@ -7,7 +7,9 @@
 mod batch;
 mod fan_out;
 mod locks;
+mod made;
 mod payload;
+mod unwritten;
 mod writer;
 
 use std::fmt;
@@ -18,8 +20,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
+pub use made::Made;
 pub use payload::{MAX_COMMITS, Payload, PayloadError, Wish};
 
+use self::unwritten::Room;
 use super::engine::{Engine, GitEngine};
 use super::mirror::{GitMirrors, InvalidSource, Mirrors, Source};
 use super::options::GitOptions;
@@ -75,6 +79,7 @@ pub struct GitHandler {
     options: GitHandlerOptions,
     connect: Connect,
     parts: OnceCell<GitParts>,
+    room: Room,
 }
 
 impl fmt::Debug for GitHandler {
@@ -89,14 +94,14 @@ impl GitHandler {
         options: GitHandlerOptions,
         connect: impl Fn() -> Result<GitStores, String> + Send + Sync + 'static,
     ) -> Self {
-        Self { options, connect: Box::new(connect), parts: OnceCell::new() }
+        Self { options, connect: Box::new(connect), parts: OnceCell::new(), room: Room::new() }
     }
 
     /// A handler over parts that are there already.
     pub fn with_parts(options: GitHandlerOptions, parts: GitParts) -> Self {
         let stores = parts.stores.clone();
         let connect: Connect = Box::new(move || Ok(stores.clone()));
-        Self { options, connect, parts: OnceCell::new_with(Some(parts)) }
+        Self { options, connect, parts: OnceCell::new_with(Some(parts)), room: Room::new() }
     }
 
     async fn parts(&self) -> Result<&GitParts, Failure> {
@@ -131,9 +136,10 @@ impl ExternalHandler for GitHandler {
                     options: &self.options,
                     source: &source,
                     place,
+                    room: &self.room,
                     run: &run,
                 };
-                batch.run(commits).await?
+                Box::pin(batch.run(commits)).await?
             }
             wish @ (Wish::Range { .. } | Wish::All) => {
                 let fan_out = fan_out::FanOut {

@@ -1,23 +1,19 @@
 //! Writes results as they come, several commits to a transaction.
+//!
+//! A commit that Postgres does not take, or not in time although it answers, fails alone: that counts,
+//! while a Postgres that is away does not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::slice;
 
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::locks::Locks;
+use super::unwritten::{Groups, Weighed};
 use crate::handler::git::engine::Analysed;
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::outcome::Outcome;
 use crate::handler::git::results::{Claim, Finished, Place, Results, ResultsError};
-
-/// Commits of one transaction.
-const CHUNK: usize = 64;
-/// Changed paths after which a transaction is large enough.
-const HEAVY: usize = 20_000;
-/// What is there waits so long for more.
-const GATHER: Duration = Duration::from_millis(50);
 
 /// What became of the commits of a task.
 #[derive(Debug, Default)]
@@ -62,44 +58,36 @@ pub(super) struct Writer<'a> {
 
 impl Writer<'_> {
     /// Writes until there is no more to come.
-    pub(super) async fn run(
-        &mut self,
-        results: &mut mpsc::Receiver<Analysed>,
-    ) -> Result<(), ResultsError> {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        while results.recv_many(&mut chunk, CHUNK).await > 0 {
-            let until = Instant::now() + GATHER;
-            while chunk.len() < CHUNK && weight(&chunk) < HEAVY {
-                let room = CHUNK - chunk.len();
-                match timeout_at(until, results.recv_many(&mut chunk, room)).await {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => break,
-                }
-            }
-            self.write(std::mem::take(&mut chunk)).await?;
+    pub(super) async fn run(&mut self, mut groups: Groups) -> Result<(), ResultsError> {
+        while let Some(group) = groups.next().await {
+            self.write(&group).await?;
         }
         Ok(())
     }
 
-    async fn write(&mut self, chunk: Vec<Analysed>) -> Result<(), ResultsError> {
+    async fn write(&mut self, group: &[Weighed]) -> Result<(), ResultsError> {
         // Of those whose lock is another's by now, nothing is written.
-        let finished: Vec<Finished> = chunk
-            .into_iter()
-            .filter(|one| self.locks.holds(&one.id))
-            .filter_map(|Analysed { id, outcome, took }| {
-                Some(Finished { claim: *self.open.get(&id)?, outcome, took })
+        let finished: Vec<Finished<'_>> = group
+            .iter()
+            .filter(|one| self.locks.holds(&one.analysed.id))
+            .filter_map(|Weighed { analysed, .. }| {
+                let Analysed { id, outcome, took } = analysed;
+                Some(Finished { claim: *self.open.get(id)?, outcome, took: *took })
             })
             .collect();
         let ids: Vec<ObjectId> = finished.iter().map(|one| one.claim.id).collect();
-        match self.results.write(self.place, &finished).await {
-            Ok(written) => self.note(&finished, &written),
-            // One value that is refused must not hold up the others.
-            Err(ResultsError::Refused { .. }) => {
-                for one in finished {
-                    self.write_one(one).await?;
+        if let Some(why) = self.attempt(&finished).await? {
+            match &finished[..] {
+                [one] => self.fail(one, why).await?,
+                // One of them must not hold up the others.
+                several => {
+                    for one in several {
+                        if let Some(why) = self.attempt(slice::from_ref(one)).await? {
+                            self.fail(one, why).await?;
+                        }
+                    }
                 }
             }
-            Err(error) => return Err(error),
         }
         // What was not written had another fence: it is not ours to give back.
         self.open.retain(|id, _| !ids.contains(id));
@@ -107,30 +95,48 @@ impl Writer<'_> {
         Ok(())
     }
 
-    async fn write_one(&mut self, one: Finished) -> Result<(), ResultsError> {
-        let one = match self.results.write(self.place, std::slice::from_ref(&one)).await {
+    /// Writes all of them; or says why these cannot be written, if it is they.
+    async fn attempt(&mut self, finished: &[Finished<'_>]) -> Result<Option<String>, ResultsError> {
+        let asked = Instant::now();
+        let error = match self.results.write(self.place, finished).await {
             Ok(written) => {
-                self.note(std::slice::from_ref(&one), &written);
-                return Ok(());
+                self.note(finished, &written);
+                return Ok(None);
             }
-            Err(error @ ResultsError::Refused { .. }) => {
-                Finished { outcome: Outcome::failed(error.to_string()), ..one }
-            }
-            Err(error) => return Err(error),
+            Err(error) => error,
         };
-        let written = self.results.write(self.place, std::slice::from_ref(&one)).await?;
-        self.note(&[one], &written);
+        let is_theirs = match &error {
+            ResultsError::Refused { .. } => true,
+            ResultsError::Unavailable { .. } | ResultsError::Conflict { .. } => {
+                // Late is also whoever asks a server that is silent.
+                self.results.is_late(asked.elapsed()) && self.results.check().await.is_ok()
+            }
+            ResultsError::LoginRefused { .. } | ResultsError::Schema { .. } => false,
+        };
+        if !is_theirs {
+            return Err(error);
+        }
+        let paths: usize = finished
+            .iter()
+            .filter_map(|one| one.outcome.analysis())
+            .map(|it| it.changes.len())
+            .sum();
+        let took = asked.elapsed().as_secs_f64();
+        Ok(Some(format!("{paths} changed paths not written after {took:.1} s: {error}")))
+    }
+
+    /// Notes that a commit could not be written.
+    async fn fail(&mut self, one: &Finished<'_>, why: String) -> Result<(), ResultsError> {
+        let failed = [Finished { outcome: &Outcome::failed(why), ..*one }];
+        let written = self.results.write(self.place, &failed).await?;
+        self.note(&failed, &written);
         Ok(())
     }
 
-    fn note(&mut self, finished: &[Finished], written: &HashSet<i64>) {
+    fn note(&mut self, finished: &[Finished<'_>], written: &HashSet<i64>) {
         for one in finished.iter().filter(|one| written.contains(&one.claim.key)) {
             self.settled.insert(one.claim.id);
-            self.tally.count(one.claim.id, &one.outcome);
+            self.tally.count(one.claim.id, one.outcome);
         }
     }
-}
-
-fn weight(chunk: &[Analysed]) -> usize {
-    chunk.iter().filter_map(|one| one.outcome.analysis()).map(|it| it.changes.len()).sum()
 }

@@ -7,8 +7,8 @@ use sqlx::Row;
 use super::{Claim, Place, Results, ResultsError};
 use crate::handler::git::oid::ObjectId;
 
-/// Commits of one statement when many are queued.
-const QUEUED_AT_ONCE: usize = 5_000;
+/// Commits of one statement when many are looked up.
+pub(super) const AT_ONCE: usize = 5_000;
 
 const TERMINAL: &str = "\
     SELECT oid FROM queue_worker_git.analyses \
@@ -33,22 +33,34 @@ const GIVE_BACK: &str = "\
     FROM unnest($1::bigint[], $2::bigint[]) AS k (id, fence) \
     WHERE a.id = k.id AND a.fence = k.fence AND a.status = 'running'";
 
-const QUEUE: &str = "\
-    INSERT INTO queue_worker_git.analyses (repository_id, profile_id, oid, status, task_id) \
-    SELECT $1, $2, k.oid, 'queued', k.task \
-    FROM unnest($3::bytea[], $4::text[]) AS k (oid, task) ORDER BY k.oid \
-    ON CONFLICT (repository_id, profile_id, oid) DO NOTHING";
+/// Neither done nor refused, and nobody is going to do it: the task has ended, or it had claimed the
+/// commit and is forgotten, or there is none. A commit that was queued for a task that the ledger does
+/// not know is none of them, since that task may wait in the stream.
+macro_rules! abandoned {
+    () => {
+        "a.status IN ('queued', 'running', 'released') AND (a.task_id IS NULL OR EXISTS \
+            (SELECT 1 FROM queue_worker.processed_tasks t WHERE t.task_id = a.task_id \
+                AND t.status IN ('succeeded', 'failed', 'dead')) \
+        OR a.status <> 'queued' AND NOT EXISTS \
+            (SELECT 1 FROM queue_worker.processed_tasks t WHERE t.task_id = a.task_id))"
+    };
+}
+pub(super) use abandoned;
 
-const PROGRESS: &str = "\
-    SELECT count(*) FILTER (WHERE a.status = 'succeeded'), \
+const PROGRESS: &str = concat!(
+    "SELECT count(*) FILTER (WHERE a.status = 'succeeded'), \
         count(*) FILTER (WHERE a.status = 'failed'), \
         count(*) FILTER (WHERE a.status NOT IN ('succeeded', 'failed')), \
-        count(*) FILTER (WHERE a.status NOT IN ('succeeded', 'failed') \
-            AND t.status IN ('failed', 'dead')) \
-    FROM queue_worker_git.analyses a \
-    LEFT JOIN queue_worker.processed_tasks t ON t.task_id = a.task_id \
-        AND a.status NOT IN ('succeeded', 'failed') \
-    WHERE a.repository_id = $1 AND a.profile_id = $2";
+        count(*) FILTER (WHERE ",
+    abandoned!(),
+    ") FROM queue_worker_git.analyses a WHERE a.repository_id = $1 AND a.profile_id = $2"
+);
+
+/// `$3` tasks.
+const LEFT_BY: &str = "\
+    SELECT count(*) FROM queue_worker_git.analyses \
+    WHERE repository_id = $1 AND profile_id = $2 AND task_id = ANY($3) \
+        AND status NOT IN ('succeeded', 'failed')";
 
 /// How far the commits of a repository are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,7 +71,7 @@ pub struct Progress {
     pub refused: u64,
     /// Neither.
     pub open: u64,
-    /// Of these: their task has failed or is dead, and nobody works on them.
+    /// Of these: their task has ended or is forgotten, and nobody works on them.
     pub abandoned: u64,
 }
 
@@ -70,17 +82,21 @@ impl Results {
         place: Place,
         commits: &[ObjectId],
     ) -> Result<HashSet<ObjectId>, ResultsError> {
-        let rows = self
-            .call("look up commits", async |connection| {
-                sqlx::query(TERMINAL)
-                    .bind(place.repository)
-                    .bind(place.profile)
-                    .bind(raw(commits))
-                    .fetch_all(connection)
-                    .await
-            })
-            .await?;
-        Ok(rows.iter().filter_map(|row| ObjectId::from_bytes(row.get(0))).collect())
+        let mut terminal = HashSet::new();
+        for part in commits.chunks(AT_ONCE) {
+            let rows = self
+                .call("look up commits", async |connection| {
+                    sqlx::query(TERMINAL)
+                        .bind(place.repository)
+                        .bind(place.profile)
+                        .bind(raw(part))
+                        .fetch_all(connection)
+                        .await
+                })
+                .await?;
+            terminal.extend(rows.iter().filter_map(|row| ObjectId::from_bytes(row.get(0))));
+        }
+        Ok(terminal)
     }
 
     /// Claims those of `commits` that are neither done nor refused for good, each under a new fence.
@@ -119,29 +135,6 @@ impl Results {
         .map(drop)
     }
 
-    /// Notes commits that tasks were made for; what is known already stays as it is.
-    pub async fn queue(
-        &self,
-        place: Place,
-        commits: &[(ObjectId, &str)],
-    ) -> Result<(), ResultsError> {
-        for part in commits.chunks(QUEUED_AT_ONCE) {
-            let ids: Vec<&[u8]> = part.iter().map(|(id, _)| id.as_bytes()).collect();
-            let tasks: Vec<&str> = part.iter().map(|(_, task)| *task).collect();
-            self.call("queue commits", async |connection| {
-                sqlx::query(QUEUE)
-                    .bind(place.repository)
-                    .bind(place.profile)
-                    .bind(ids)
-                    .bind(tasks)
-                    .execute(connection)
-                    .await
-            })
-            .await?;
-        }
-        Ok(())
-    }
-
     /// How far the commits of a repository are. Reads all its rows.
     pub async fn progress(&self, place: Place) -> Result<Progress, ResultsError> {
         let row = self
@@ -156,8 +149,23 @@ impl Results {
         let count = |column: usize| row.get::<i64, _>(column).try_into().unwrap_or(0);
         Ok(Progress { succeeded: count(0), refused: count(1), open: count(2), abandoned: count(3) })
     }
+
+    /// How many commits of a repository are open and belong to one of these tasks.
+    pub async fn left_by(&self, place: Place, tasks: &[String]) -> Result<u64, ResultsError> {
+        let left: i64 = self
+            .call("count commits", async |connection| {
+                sqlx::query_scalar(LEFT_BY)
+                    .bind(place.repository)
+                    .bind(place.profile)
+                    .bind(tasks)
+                    .fetch_one(connection)
+                    .await
+            })
+            .await?;
+        Ok(left.try_into().unwrap_or(0))
+    }
 }
 
-fn raw(commits: &[ObjectId]) -> Vec<&[u8]> {
+pub(super) fn raw(commits: &[ObjectId]) -> Vec<&[u8]> {
     commits.iter().map(ObjectId::as_bytes).collect()
 }

@@ -9,6 +9,7 @@ mod claims;
 mod columns;
 mod facts;
 pub mod mailmap;
+mod queued;
 mod reopen;
 mod reports;
 mod schema;
@@ -16,19 +17,21 @@ mod writes;
 
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::oid::ObjectId;
 use super::outcome::Outcome;
 use crate::connection::PasswordSource;
 use crate::ledger::LedgerError;
-use crate::ledger::session::{Purpose, Sessions, Trouble, within};
+use crate::ledger::session::{Purpose, STATEMENT_SHARE, Sessions, Trouble, within};
 
 pub use claims::Progress;
+pub use reopen::Reopen;
 pub use reports::{Cell, Grid, Report, Scope};
 pub use schema::migrate;
 
-/// Time for a call, a transaction of many rows included.
+/// Time for a call; a transaction of many rows gets more.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a question that reads everything of a repository.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -65,12 +68,12 @@ pub struct Claim {
 }
 
 /// How the analysis of a claimed commit ended.
-#[derive(Debug, Clone)]
-pub struct Finished {
+#[derive(Debug, Clone, Copy)]
+pub struct Finished<'a> {
     /// Its claim.
     pub claim: Claim,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: &'a Outcome,
     /// How long it took.
     pub took: Duration,
 }
@@ -86,7 +89,8 @@ impl Results {
         Self::with_timeout(connect, password, 1, REPORT_TIMEOUT)
     }
 
-    fn with_timeout(
+    /// The same with another time for a call.
+    pub fn with_timeout(
         connect: &PgConnectOptions,
         password: Option<PasswordSource>,
         size: usize,
@@ -97,14 +101,35 @@ impl Results {
         Self { sessions, timeout }
     }
 
+    /// Whether Postgres answers.
+    pub async fn check(&self) -> Result<(), ResultsError> {
+        self.call("look", async |connection| connection.ping().await).await
+    }
+
+    /// Whether a call that failed after so long was too long a call: its time was over, or that which
+    /// the server gives a statement.
+    pub fn is_late(&self, took: Duration) -> bool {
+        took >= self.timeout.mul_f64(STATEMENT_SHARE)
+    }
+
     /// Runs `work` on a session, within the time that a call has.
     async fn call<T>(
         &self,
         action: &'static str,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, ResultsError> {
+        self.call_within(self.timeout, action, work).await
+    }
+
+    /// The same with another time.
+    async fn call_within<T>(
+        &self,
+        time: Duration,
+        action: &'static str,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, ResultsError> {
         let mut session = self.sessions.open().await?;
-        let answer: Result<T, Trouble> = within(self.timeout, work(session.connection())).await;
+        let answer: Result<T, Trouble> = within(time, work(session.connection())).await;
         session.finish(action, answer).await
     }
 }

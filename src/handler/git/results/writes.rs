@@ -4,6 +4,7 @@
 //! left out. What Postgres refuses of one commit does not hold up its neighbours.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection, Row};
@@ -14,9 +15,13 @@ use super::columns::{
 };
 use super::facts::IdentityKey;
 use super::{Finished, Place, Results, ResultsError};
+use crate::handler::git::analysis::Analysis;
 use crate::handler::git::change::FileChange;
 use crate::handler::git::outcome::Outcome;
 
+/// What Postgres writes in a second at the least, in bytes of [`Analysis::weight`]: a transaction gets
+/// so much more time.
+const SLOWEST: usize = 256 * 1024;
 /// File changes of one statement.
 const CHANGES_AT_ONCE: usize = 5_000;
 
@@ -41,15 +46,17 @@ impl Results {
     pub async fn write(
         &self,
         place: Place,
-        finished: &[Finished],
+        finished: &[Finished<'_>],
     ) -> Result<HashSet<i64>, ResultsError> {
         let analyses = finished.iter().filter_map(|one| one.outcome.analysis());
-        let identities = analyses.flat_map(|it| [&it.author, &it.committer]);
+        let identities = analyses.clone().flat_map(|it| [&it.author, &it.committer]);
         let people = self.identities(place.repository, identities).await?;
-        self.call("write results", async |connection| {
+        let weight: usize = analyses.map(Analysis::weight).sum();
+        let time = self.timeout + Duration::from_secs((weight / SLOWEST) as u64);
+        self.call_within(time, "write results", async |connection| {
             let mut transaction = connection.begin().await?;
             let ours = lock(&mut transaction, finished).await?;
-            let finished: Vec<&Finished> =
+            let finished: Vec<&Finished<'_>> =
                 finished.iter().filter(|one| ours.contains(&one.claim.key)).collect();
             rows(&mut transaction, place, &finished, &people).await?;
             statuses(&mut transaction, &finished).await?;
@@ -62,7 +69,7 @@ impl Results {
 
 async fn lock(
     connection: &mut PgConnection,
-    finished: &[Finished],
+    finished: &[Finished<'_>],
 ) -> Result<HashSet<i64>, sqlx::Error> {
     let rows = sqlx::query(STILL_OURS)
         .bind(finished.iter().map(|one| one.claim.key).collect::<Vec<_>>())
@@ -75,7 +82,7 @@ async fn lock(
 async fn rows(
     connection: &mut PgConnection,
     place: Place,
-    finished: &[&Finished],
+    finished: &[&Finished<'_>],
     people: &HashMap<IdentityKey, i64>,
 ) -> Result<(), sqlx::Error> {
     let commits: Vec<Commit<'_>> = finished
@@ -114,10 +121,10 @@ async fn rows(
 
 async fn statuses(
     connection: &mut PgConnection,
-    finished: &[&Finished],
+    finished: &[&Finished<'_>],
 ) -> Result<(), sqlx::Error> {
-    let ends: Vec<End<'_>> = finished.iter().map(|one| end(&one.outcome)).collect();
-    let took = |one: &&Finished| i64::try_from(one.took.as_micros()).unwrap_or(i64::MAX);
+    let ends: Vec<End<'_>> = finished.iter().map(|one| end(one.outcome)).collect();
+    let took = |one: &&Finished<'_>| i64::try_from(one.took.as_micros()).unwrap_or(i64::MAX);
     sqlx::query(FINISH)
         .bind(finished.iter().map(|one| one.claim.key).collect::<Vec<_>>())
         .bind(finished.iter().map(|one| one.claim.fence).collect::<Vec<_>>())

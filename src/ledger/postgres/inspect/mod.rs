@@ -9,8 +9,10 @@ mod tasks;
 pub use letters::{DeadLetter, LetterFilter};
 pub use tasks::{Count, HistoryLine, RunningTask, TaskDetails, TaskFilter, TaskLine};
 
+use std::collections::HashMap;
+
 use super::PostgresLedger;
-use crate::ledger::{DeadLetterId, LedgerError};
+use crate::ledger::{DeadLetterId, LedgerError, Status};
 
 impl PostgresLedger {
     /// Rows by queue and status. Reads the whole table.
@@ -36,6 +38,11 @@ impl PostgresLedger {
     /// Everything that is known of one task.
     pub async fn task(&self, id: &str) -> Result<Option<TaskDetails>, LedgerError> {
         tasks::task(&self.inner, id).await
+    }
+
+    /// The status of each of these tasks that is known.
+    pub async fn statuses(&self, ids: &[String]) -> Result<HashMap<String, Status>, LedgerError> {
+        tasks::statuses(&self.inner, ids).await
     }
 
     /// Dead letters, newest first, without their bytes.

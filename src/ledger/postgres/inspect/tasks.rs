@@ -1,5 +1,6 @@
 //! Rows of tasks as people ask for them: how many, which ones, what happened to this one.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::Row;
@@ -238,6 +239,24 @@ async fn read_running(
             })
         })
         .collect()
+}
+
+/// The statuses of those that are known.
+pub(super) async fn statuses(
+    inner: &Inner,
+    ids: &[String],
+) -> Result<HashMap<String, Status>, LedgerError> {
+    let mut session = inner.effects.open().await?;
+    let answer = within(inner.call_timeout, read_statuses(session.connection(), ids)).await;
+    session.finish("look up tasks", answer).await
+}
+
+async fn read_statuses(
+    connection: &mut PgConnection,
+    ids: &[String],
+) -> Result<HashMap<String, Status>, sqlx::Error> {
+    let rows = sqlx::query(statements::STATUSES).bind(ids).fetch_all(connection).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, claim::status(row.try_get(1)?)?))).collect()
 }
 
 /// One task, with its history.

@@ -12,7 +12,7 @@ mod tasks;
 pub(super) use letters::{BURY, LETTERS, PURGE, REQUEUE};
 pub(super) use questions::{
     COUNTS, HAS_BACKEND, HISTORY, OPEN_LETTERS, OWN_BACKEND, RUNNING, SCHEMA_VERSION, SHOW_LETTERS,
-    TASK, TASKS,
+    STATUSES, TASK, TASKS,
 };
 pub(super) use sweeps::{
     DUE_LETTERS, DUE_TASKS, PROMOTED_LETTERS, PROMOTED_TASKS, PRUNE_LETTERS, PRUNE_TASKS, STRAYS,
@@ -54,6 +54,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
+    ("STATUSES", STATUSES),
     ("HISTORY", HISTORY),
     ("SHOW_LETTERS", SHOW_LETTERS),
     ("PRUNE_TASKS", PRUNE_TASKS),

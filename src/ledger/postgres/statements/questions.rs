@@ -37,6 +37,10 @@ pub(in crate::ledger::postgres) const TASK: &str = "\
         (EXTRACT(EPOCH FROM lease_until) * 1000)::bigint \
     FROM queue_worker.processed_tasks WHERE task_id = $1";
 
+/// `$1` ids.
+pub(in crate::ledger::postgres) const STATUSES: &str = "\
+    SELECT task_id, status::text FROM queue_worker.processed_tasks WHERE task_id = ANY($1)";
+
 /// `$1` id, `$2` how many, newest first.
 pub(in crate::ledger::postgres) const HISTORY: &str = "\
     SELECT (EXTRACT(EPOCH FROM at) * 1000)::bigint, event, fence, attempt, worker, detail \
