@@ -2,8 +2,8 @@
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
 //! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills`
-//! takes workers away in the middle, `memory` their git children; `fan_out` is about ranges over mirrors
-//! with something wrong, `again` about what was refused or left over; `commands` are what a person
+//! takes workers away in the middle, `memory` their git children; `again` is about what was refused or
+//! left over; `fan_out` about ranges over mirrors with something wrong; `commands` are what a person
 //! types.
 
 #[path = "../git/bombs.rs"]

@@ -132,7 +132,7 @@ impl Analyst<'_> {
                     }
                     Some(Refusal::RepoCorrupt) => doubtful.damaged.push(analysed),
                     Some(Refusal::RepoUnreadable | Refusal::TooLarge) | None => {
-                        place.send(analysed)
+                        place.send(analysed);
                     }
                 }
             }

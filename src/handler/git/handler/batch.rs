@@ -74,7 +74,7 @@ impl Batch<'_> {
                 self.wait(wait, last_progress + patience, commits.len()).await?;
                 continue;
             }
-            let settled = self.round(&locks, &mut tally).await?;
+            let settled = Box::pin(self.round(&locks, &mut tally)).await?;
             commits.retain(|commit| !settled.contains(commit));
             if !settled.is_empty() {
                 (last_progress, idle_rounds) = (Instant::now(), 0);

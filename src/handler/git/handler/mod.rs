@@ -140,7 +140,7 @@ impl ExternalHandler for GitHandler {
                     room: &self.room,
                     run: &run,
                 };
-                Box::pin(batch.run(commits)).await?
+                batch.run(commits).await?
             }
             wish @ (Wish::Range { .. } | Wish::All) => {
                 let fan_out = fan_out::FanOut {
