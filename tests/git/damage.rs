@@ -1,5 +1,6 @@
 //! What is damaged, here or at the source, and what only looks so.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,10 @@ use crate::repository::{id, import, line, said};
 fn small_origin(folder: &Path) -> PathBuf {
     let mut stream = String::new();
     for number in 0..3 {
-        stream += &format!("commit refs/heads/main\ncommitter A <a@x> {number} +0000\ndata 0\n\n");
+        let (head, text) = ("commit refs/heads/main\ncommitter A <a@x>", number / 2);
+        writeln!(stream, "{head} {number} +0000\ndata 0\n").unwrap();
         for file in 0..20 {
-            stream += &format!("M 100644 inline file-{file}\ndata <<E\n{file} {}\nE\n", number / 2);
+            writeln!(stream, "M 100644 inline file-{file}\ndata <<E\n{file} {text}\nE").unwrap();
         }
     }
     stream += "tag v1\nfrom refs/heads/main\ntagger A <a@x> 1 +0000\ndata 0\n\n";
@@ -59,30 +61,32 @@ fn spoil(path: &Path, at: impl Fn(usize) -> usize) {
 async fn a_mirror_with_a_damaged_object_is_cloned_anew() {
     let root = tempfile::tempdir().unwrap();
     let origin = small_origin(&root.path().join("origin.git"));
-    let ways: [(&str, fn(&Path)); 3] = [
-        ("head", |path| spoil(path, |_| 0)),
-        ("middle", |path| spoil(path, |length| length / 3)),
-        ("gone", |path| fs::remove_file(path).unwrap()),
-    ];
-    for (way, damage) in ways {
-        for what in ["main", "main~1", "main^{tree}", "v1"] {
-            let root = root.path().join(format!("{way} {what}"));
-            let mirrors = GitMirrors::new(&options(&root)).await.unwrap();
-            let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
-            let first = mirror.generation().to_owned();
-            damage(&file_of(mirror.git_dir(), id(&origin, what)));
-            drop(mirror);
-            let (old, new) = (id(&origin, what), commit(&origin));
-            let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
-            assert_eq!(mirrors.resolve(&mirror, "main").await.unwrap(), Some(new), "{way} {what}");
-            // A fetch may bring what is not there at all.
-            if mirror.generation() == first {
-                said(mirror.git_dir(), &["cat-file", "-e", &old.to_string()]);
-                assert!(way == "gone" || what == "main~1", "{way} {what}");
-            }
-            drop(mirror);
-            assert_tidy(&root);
+    for (what, way) in [
+        ("main", "head"),
+        ("main", "middle"),
+        ("main^{tree}", "head"),
+        ("main^{tree}", "middle"),
+        ("main^{tree}", "gone"),
+        ("v1", "head"),
+        ("v1", "gone"),
+    ] {
+        let root = root.path().join(format!("{what} {way}"));
+        let mirrors = GitMirrors::new(&options(&root)).await.unwrap();
+        let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
+        let first = mirror.generation().to_owned();
+        let file = file_of(mirror.git_dir(), id(&origin, what));
+        match way {
+            "head" => spoil(&file, |_| 0),
+            "middle" => spoil(&file, |length| length / 3),
+            _ => fs::remove_file(&file).unwrap(),
         }
+        drop(mirror);
+        let new = commit(&origin);
+        let mirror = mirrors.refresh(&source(&origin)).await.unwrap();
+        assert_ne!(mirror.generation(), first, "{what} {way}");
+        assert_eq!(mirrors.resolve(&mirror, "main").await.unwrap(), Some(new), "{what} {way}");
+        drop(mirror);
+        assert_tidy(&root);
     }
 }
 
@@ -94,7 +98,7 @@ async fn what_is_missing_is_found_in_spite_of_damage() {
     let old = id(&origin, "main");
     let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
     let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
-    spoil(&file_of(mirror.git_dir(), id(&origin, "main^{tree}")), |length| length / 3);
+    spoil(&file_of(mirror.git_dir(), id(&origin, "main^{tree}")), |_| 0);
     drop(mirror);
     let wanted = [old, commit(&origin), "1".repeat(40).parse().unwrap()];
     let found = outcomes(&mirrors, &source(&origin), &wanted).await;
@@ -144,7 +148,7 @@ async fn a_server_whose_packing_ends_early_is_asked_again_later() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     let origin = small_origin(&root.join("served.git"));
-    fs::write(root.join("pack"), "#!/bin/sh\nexit 1\n").unwrap();
+    fs::write(root.join("pack"), "#!/bin/sh\n\"$@\" | head -c 100\nexit 1\n").unwrap();
     fs::set_permissions(root.join("pack"), fs::Permissions::from_mode(0o700)).unwrap();
     let script =
         "[ -e pack ] && exec git -c uploadpack.packObjectsHook=./pack upload-pack served.git";
@@ -152,8 +156,7 @@ async fn a_server_whose_packing_ends_early_is_asked_again_later() {
     let mirrors = GitMirrors::new(&options).await.unwrap();
     let wanted = [id(&origin, "main")];
     let found = outcomes(&mirrors, &source, &wanted).await;
-    let Outcome::Failed { detail } = &found[0] else { panic!("{found:?}") };
-    assert!(detail.contains("possible repository corruption"), "{detail}");
+    assert!(matches!(found[0], Outcome::Failed { .. }), "{found:?}");
     fs::remove_file(root.join("pack")).unwrap();
     let found = outcomes(&mirrors, &source, &wanted).await;
     assert!(found[0].analysis().is_some(), "{found:?}");

@@ -290,8 +290,8 @@ async fn a_password_is_for_its_own_host() {
         let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
         let target = format!("http://localhost:{}/r", other.local_addr().unwrap().port());
-        let mut served = JoinSet::new();
-        served.spawn(async move {
+        let mut at_work = JoinSet::new();
+        at_work.spawn(async move {
             loop {
                 let (mut stream, _) = server.accept().await.unwrap();
                 let mut request = Vec::new();

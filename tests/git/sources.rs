@@ -93,16 +93,17 @@ async fn any_number_of_branches_may_be_named_like_head() {
     update.args(["update-ref", "--stdin"]).stdin(std::process::Stdio::piped());
     let mut update = update.spawn().unwrap();
     let mut refs = update.stdin.take().unwrap();
-    for number in 0..1200 {
-        writeln!(refs, "create refs/heads/branch-{number}/HEAD {tip}").unwrap();
+    let long = "x".repeat(180);
+    for number in 0..350 {
+        writeln!(refs, "create refs/heads/{long}-{number}/HEAD {tip}").unwrap();
     }
     drop(refs);
     assert!(update.wait().unwrap().success());
     said(&origin, &["symbolic-ref", "HEAD", "refs/heads/b0"]);
     let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
     let mirror = mirrors.open(&source(&origin), &[]).await.unwrap();
-    for name in ["HEAD", "branch-1199/HEAD"] {
-        assert_eq!(mirrors.resolve(&mirror, name).await.unwrap(), Some(tip), "{name}");
+    for name in ["HEAD".to_owned(), format!("{long}-349/HEAD")] {
+        assert_eq!(mirrors.resolve(&mirror, &name).await.unwrap(), Some(tip), "{name}");
     }
 }
 
@@ -149,6 +150,8 @@ async fn whose_repositories_are_trusted_is_the_operators_to_say() {
     }
     let root = tempfile::tempdir().unwrap();
     let origin = origin(root.path());
+    let tree = root.path().join("tree");
+    said(root.path(), &["clone", "-q", "-n", origin.to_str().unwrap(), tree.to_str().unwrap()]);
     let owner = Some(rustix::process::Uid::from_raw(65534));
     rustix::fs::chown(&origin, owner, None).unwrap();
     let mut options = options(root.path());
@@ -156,8 +159,16 @@ async fn whose_repositories_are_trusted_is_the_operators_to_say() {
     let refused = mirrors.open(&source(&origin), &[]).await.unwrap_err();
     assert!(matches!(refused, MirrorError::Unreadable(_)), "{refused}");
     options.sources.trusted_paths = vec![origin.clone()];
+    // The tree stands for the repository in it.
+    rustix::fs::chown(tree.join(".git"), owner, None).unwrap();
+    let in_tree = Source::new("t", tree.to_str().unwrap(), &policy()).unwrap();
     let mirrors = GitMirrors::new(&options).await.unwrap();
     mirrors.open(&source(&origin), &[]).await.unwrap();
+    let refused = mirrors.open(&in_tree, &[]).await.unwrap_err();
+    assert!(refused.to_string().contains("trusted_paths"), "{refused}");
+    options.sources.trusted_paths = vec![tree];
+    let mirrors = GitMirrors::new(&options).await.unwrap();
+    mirrors.open(&in_tree, &[]).await.unwrap();
 }
 
 #[tokio::test]

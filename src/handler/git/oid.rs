@@ -38,6 +38,7 @@ impl ObjectFormat {
     }
 
     /// The one that this is not.
+    #[must_use]
     pub const fn other(self) -> Self {
         match self {
             Self::Sha1 => Self::Sha256,

@@ -74,7 +74,9 @@ impl GitMirrors {
         made.await
             .map_err(|error| MirrorsError::Root { path: root.display().to_string(), error })?;
         let access = options.access.clone();
-        let transfer = Transfer { program, access, limits: options.mirrors, global_config };
+        let trusted = options.sources.trusted_paths.clone();
+        let transfer =
+            Transfer { program, access, limits: options.mirrors, global_config, trusted };
         Ok(Self { root, transfer })
     }
 

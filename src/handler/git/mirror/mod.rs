@@ -12,6 +12,7 @@ mod guard;
 mod job;
 mod listing;
 mod lock;
+mod owner;
 mod place;
 mod room;
 mod settings;

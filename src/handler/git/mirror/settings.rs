@@ -28,11 +28,14 @@ pub(super) fn write(
     replace(&git_dir.join("config"), &text(source, format, access))
 }
 
-/// Writes what a source on this disk is served with: whose repositories may be read.
+/// Writes what a source on this disk is served with: whose repositories may be read. Git means the
+/// repository in a work tree, the operator may mean the tree.
 pub(super) fn write_global(path: &Path, policy: &SourcePolicy) -> io::Result<()> {
     let mut text = String::new();
     for trusted in &policy.trusted_paths {
-        let _ = writeln!(text, "[safe]\n\tdirectory = {}", quoted(&trusted.to_string_lossy()));
+        for path in [trusted.join(".git"), trusted.clone()] {
+            let _ = writeln!(text, "[safe]\n\tdirectory = {}", quoted(&path.to_string_lossy()));
+        }
     }
     replace(path, &text)
 }

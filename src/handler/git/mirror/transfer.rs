@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
 use tokio::process::Command;
 use tokio::time::Instant;
 
@@ -15,6 +16,7 @@ use super::error::MirrorError;
 use super::fetch_error::FetchError;
 use super::job::{Done, JobError, Limits, Output, run};
 use super::lock::Held;
+use super::owner;
 use super::settings::shell;
 use super::source::Source;
 use crate::handler::git::complaint::is_of_memory;
@@ -41,6 +43,8 @@ pub(super) struct Transfer {
     pub(super) limits: MirrorLimits,
     /// The configuration for sources on this disk.
     pub(super) global_config: PathBuf,
+    /// Whose repositories on this disk may be read though they are not ours.
+    pub(super) trusted: Vec<PathBuf>,
 }
 
 impl Transfer {
@@ -89,6 +93,7 @@ impl Transfer {
         held: &Held,
         until: Instant,
     ) -> Result<(), FetchError> {
+        self.check_owner(source).await?;
         let mut command = self.program.command(git_dir, format, &[]);
         self.admit(&mut command, source);
         command.args(["fetch", "--quiet", "--stdin", "--no-tags", "--no-write-fetch-head"]);
@@ -106,6 +111,14 @@ impl Transfer {
                 Err(MirrorError::Fetch(error.to_string()).into())
             }
         }
+    }
+
+    async fn check_owner(&self, source: &Source) -> Result<(), MirrorError> {
+        let Some(path) = source.path() else { return Ok(()) };
+        let trusted = self.trusted.clone();
+        let check = move || owner::check(&path, &trusted, geteuid().as_raw());
+        let checked = tokio::task::spawn_blocking(check).await;
+        checked.unwrap_or_else(|error| Err(MirrorError::Local(error.to_string())))
     }
 
     /// What was said, with the limit that may have been the cause. What a server says of its own
