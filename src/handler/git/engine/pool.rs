@@ -192,6 +192,13 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Who closes old pairs has hold of them until its runtime lets go of it.
+        self.waiting.pairs().clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,10 +224,12 @@ mod tests {
         pool.put(key(folder.path()), Pair::default(), 8).await;
         tokio::time::sleep(IDLE_TIME * 2).await;
         assert_eq!(waiting(), 0);
-        let waiting = Arc::downgrade(&pool.waiting);
+        pool.put(key(folder.path()), Pair::default(), 8).await;
+        let waiting = Arc::clone(&pool.waiting);
         drop(pool);
+        assert!(waiting.pairs().is_empty(), "a pair has outlived the pool");
         tokio::task::yield_now().await;
-        assert!(waiting.upgrade().is_none(), "who closes them has outlived the pool");
+        assert_eq!(Arc::strong_count(&waiting), 1, "who closes them has outlived the pool");
     }
 
     #[tokio::test]
