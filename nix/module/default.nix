@@ -36,6 +36,9 @@ let
       configFile = configFile name instance;
     };
 
+  # The template of the units that the command line of an instance runs as.
+  commandUnit = name: "run-queue-worker-${name}@";
+
   dropIns =
     name: instance:
     map
@@ -49,7 +52,11 @@ let
         )
       )
       (
-        [ "queue-worker-${name}" ] ++ lib.optional instance.database.migrate "queue-worker-${name}-migrate"
+        [
+          "queue-worker-${name}"
+          (commandUnit name)
+        ]
+        ++ lib.optional instance.database.migrate "queue-worker-${name}-migrate"
       );
 
   command =
@@ -63,6 +70,7 @@ let
         instance
         redisGroup
         ;
+      unit = commandUnit name;
     };
 
   findings = import ./assertions.nix {

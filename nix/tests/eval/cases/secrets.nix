@@ -62,6 +62,7 @@ in
     )
     [
       "etc/systemd/system/queue-worker-jobs.service.d/zzzz-queue-worker.conf"
+      "etc/systemd/system/run-queue-worker-jobs@.service.d/zzzz-queue-worker.conf"
       "etc/systemd/system/queue-worker-jobs-migrate.service.d/zzzz-queue-worker.conf"
     ]
   )
