@@ -73,6 +73,8 @@ let
       unit = commandUnit name;
     };
 
+  mirrors = import ./mirrors.nix { inherit lib; };
+
   findings = import ./assertions.nix {
     inherit lib cfg;
     isContainer = config.boot.isContainer;
@@ -97,6 +99,19 @@ in
     ) instances;
 
     systemd.services = lib.mkMerge (lib.mapAttrsToList units instances);
+
+    # Made when the system starts or is switched. Who may look into them is left as it is.
+    systemd.tmpfiles.settings.queue-worker = lib.mkMerge (
+      lib.mapAttrsToList (
+        name: instance:
+        lib.genAttrs (mirrors name instance) (_: {
+          d = {
+            inherit (instance) user group;
+            mode = ":0700";
+          };
+        })
+      ) instances
+    );
 
     systemd.packages = lib.concatLists (
       lib.mapAttrsToList dropIns (lib.filterAttrs (_: instance: instance.credentials != { }) instances)

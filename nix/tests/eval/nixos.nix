@@ -209,6 +209,7 @@ in
       type = types.listOf types.package;
       default = [ ];
     };
+    systemd.tmpfiles.settings = anything { };
     systemd.services = mkOption {
       type = types.attrsOf service;
       default = { };
