@@ -226,6 +226,7 @@ in
       postgres-password = "<postgres-password>";
     };
     age.secrets = files;
+    programs.ssh.knownHosts = anything { };
     specialisation = mkOption {
       type = types.attrsOf (
         types.submodule { options.configuration = mkOption { type = types.deferredModule; }; }
