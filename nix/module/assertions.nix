@@ -17,45 +17,14 @@ let
     in
     if value == null then duration.parse default else value;
 
-  inStore =
-    value: builtins.isPath value || (builtins.isString value && lib.hasPrefix builtins.storeDir value);
-
-  # The paths of the keys whose value satisfies the predicate, in attribute sets and lists.
-  keysWhere =
-    predicate: at: value:
-    if builtins.isAttrs value then
-      lib.concatLists (
-        lib.mapAttrsToList (
-          key: inner:
-          lib.optional (predicate key inner) "${at}.${key}" ++ keysWhere predicate "${at}.${key}" inner
-        ) value
-      )
-    else if builtins.isList value then
-      lib.concatMap (inner: lib.optional (predicate "" inner) at ++ keysWhere predicate at inner) value
-    else
-      [ ];
-
-  secretFile = key: value: lib.hasSuffix "_file" key && inStore value;
-  headerFile = key: value: key == "header_files" && lib.any inStore (lib.attrValues value);
-  password =
-    key: value:
-    lib.elem key [
-      "password"
-      "secret"
-    ]
-    && builtins.isString value;
-  urlWithPassword =
-    key: value: builtins.isString value && builtins.match "[a-z+]+://[^/@:]*:[^/@]+@.*" value != null;
+  secretsIn = import ./secrets.nix { inherit lib; };
 
   name' = name: "services.queue-worker.instances.${name}";
 
   secrets =
     name: instance:
     let
-      found = keysWhere (
-        key: value:
-        secretFile key value || headerFile key value || password key value || urlWithPassword key value
-      ) "settings" instance.settings;
+      found = secretsIn instance.settings;
     in
     {
       assertion = found == [ ];
@@ -156,6 +125,36 @@ let
     }
   ];
 
+  # A queue in its Redis, and the ledger of its tasks, by their URLs: whoever connects is no difference.
+  served = each (
+    name: instance:
+    map (
+      queue:
+      let
+        withoutUser = url: lib.last (builtins.match "([^:]*://)([^@]*@)?(.*)" url);
+      in
+      {
+        inherit name;
+        queue = queue.name or "";
+        redis = withoutUser instance.settings.redis.url;
+        ledger = lib.head (lib.splitString "?" (withoutUser instance.settings.postgres.url));
+      }
+    ) instance.settings.queue
+  );
+
+  ledgers = lib.mapAttrsToList (
+    _: workers:
+    let
+      names = lib.concatMapStringsSep ", " (worker: worker.name) workers;
+    in
+    {
+      assertion = lib.length (lib.unique (map (worker: worker.ledger) workers)) == 1;
+      message = ''
+        services.queue-worker.instances: ${names} serve the queue ${(lib.head workers).queue} of one Redis and record its tasks in different databases, so that neither knows what the other has done. Give them the same settings.postgres.url, other queues, or a database of Redis each, such as settings.redis.url = "…?db=1".
+      '';
+    }
+  ) (lib.groupBy (worker: "${worker.queue} ${worker.redis}") served);
+
   # The drain that is left in a container whose host gives its guests 30 s by default.
   mostInContainer = 25 * 1000;
   container =
@@ -199,7 +198,8 @@ in
     ]
     ++ handlers name instance
     ++ local name instance
-  );
+  )
+  ++ ledgers;
 
   warnings =
     each container

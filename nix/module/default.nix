@@ -36,6 +36,9 @@ let
       configFile = configFile name instance;
     };
 
+  # The template of the units that the command line of an instance runs as.
+  commandUnit = name: "run-queue-worker-${name}@";
+
   dropIns =
     name: instance:
     map
@@ -49,7 +52,11 @@ let
         )
       )
       (
-        [ "queue-worker-${name}" ] ++ lib.optional instance.database.migrate "queue-worker-${name}-migrate"
+        [
+          "queue-worker-${name}"
+          (commandUnit name)
+        ]
+        ++ lib.optional instance.database.migrate "queue-worker-${name}-migrate"
       );
 
   command =
@@ -63,7 +70,10 @@ let
         instance
         redisGroup
         ;
+      unit = commandUnit name;
     };
+
+  mirrors = import ./mirrors.nix { inherit lib; };
 
   findings = import ./assertions.nix {
     inherit lib cfg;
@@ -89,6 +99,19 @@ in
     ) instances;
 
     systemd.services = lib.mkMerge (lib.mapAttrsToList units instances);
+
+    # Made when the system starts or is switched. Who may look into them is left as it is.
+    systemd.tmpfiles.settings.queue-worker = lib.mkMerge (
+      lib.mapAttrsToList (
+        name: instance:
+        lib.genAttrs (mirrors name instance) (_: {
+          d = {
+            inherit (instance) user group;
+            mode = ":0700";
+          };
+        })
+      ) instances
+    );
 
     systemd.packages = lib.concatLists (
       lib.mapAttrsToList dropIns (lib.filterAttrs (_: instance: instance.credentials != { }) instances)

@@ -22,7 +22,7 @@ in
       example = lib.literalExpression ''
         {
           redis.url = "rediss://redis.example.org:6379/0";
-          postgres.url = "postgres://queue-worker@db.example.org/queue-worker";
+          postgres.url = "postgres://queue-worker@db.example.org/queue-worker?sslmode=verify-full";
           queue = [ { name = "mail"; concurrency = 32; } ];
           log.level = "debug";
         }
@@ -163,6 +163,7 @@ in
       description = ''
         Files that systemd hands to the worker as credentials, by the name that `password_file` and
         the like refer to them by: with the example, `settings.postgres.password_file = "postgres"`.
+        Programs of `exec` handlers can read them, since they run as the same user.
         They are set in a drop-in that sorts after the one by which LXC and Incus guests take
         credentials away.
       '';

@@ -25,6 +25,7 @@ let
       "git-analysis"
     ]
   ) (instance.settings.handler or { });
+  mirrors = import ./mirrors.nix { inherit lib; } name instance;
   background = instance.onSwitch == "background";
 
   # What a reload cannot apply (src/config/reload.rs): a change of it restarts the worker.
@@ -89,6 +90,9 @@ let
     reloadIfChanged = background;
     restartIfChanged = instance.onSwitch != "ignore";
 
+    # Else they would be made below the mount point.
+    unitConfig = unit.unitConfig // lib.optionalAttrs (mirrors != [ ]) { RequiresMountsFor = mirrors; };
+
     path = instance.extraPackages;
     environment.HOME = "/var/lib/queue-worker/${name}";
 
@@ -124,6 +128,8 @@ let
       }
       (hardening (execHandlers != { }))
       (overrides instance.serviceOverrides)
+      # As much as those, so that they come together.
+      (overrides (lib.optionalAttrs (mirrors != [ ]) { ReadWritePaths = mirrors; }))
     ];
   };
 

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod command;
 mod crash;
 mod deploy;
 mod drain;
@@ -50,6 +51,8 @@ const CASES: &[Case<Machine>] = &[
     case!("security", 60, observe::security),
     case!("doctor", 60, observe::doctor),
     case!("credentials-in-lxc", 60, secrets::in_lxc),
+    case!("command-line", 60, command::on_nixos),
+    case!("command-line-other-distribution", 60, command::on_another_distribution),
 ];
 
 /// What the cases share: one booted machine.

@@ -24,9 +24,7 @@ pub(crate) async fn in_lxc(machine: Rc<Machine>) -> Verdict {
     let guest = &machine.guest;
     let service = Service::with(guest, "credentials-in-lxc", Committed::Container).await;
     let _generator = Generator::write(guest);
-    guest.write(ENVIRONMENT, "QUEUE_WORKER_POSTGRES__PASSWORD_FILE=postgres\n");
-    guest.write(SECRET, PASSWORD);
-    guest.run(["chmod", "600", SECRET, ENVIRONMENT]).await;
+    write(guest).await;
     let (name, ours) = CONTAINER_DROP_IN;
     service.drop_in("50-credentials.conf", ours).await;
     service.systemctl("start").await;
@@ -48,11 +46,18 @@ pub(crate) async fn in_lxc(machine: Rc<Machine>) -> Verdict {
     Verdict::Passed(format!("with {name} it works, without: {complaint}"))
 }
 
+/// Writes what the container's unit reads.
+pub(crate) async fn write(guest: &Guest) {
+    guest.write(ENVIRONMENT, "QUEUE_WORKER_POSTGRES__PASSWORD_FILE=postgres\n");
+    guest.write(SECRET, PASSWORD);
+    guest.run(["chmod", "600", SECRET, ENVIRONMENT]).await;
+}
+
 /// The generator's drop-in, which concerns every service; taken away when dropped.
-struct Generator<'a>(&'a Guest);
+pub(crate) struct Generator<'a>(&'a Guest);
 
 impl<'a> Generator<'a> {
-    fn write(guest: &'a Guest) -> Self {
+    pub(crate) fn write(guest: &'a Guest) -> Self {
         guest.write(LXC_PATH, LXC);
         Self(guest)
     }

@@ -92,6 +92,22 @@ pub(crate) const CONTAINER_DROP_IN: (&str, &str) = (
     include_str!("../../nix/units/queue-worker-container.service.d/zzzz-queue-worker.conf"),
 );
 
+/// The script that is the command line of the container's instance, for an instance of this name.
+pub(crate) fn command_text(name: &str, program: &str) -> String {
+    let text = include_str!("../../nix/units/queue-worker-container");
+    Committed::Container.renamed(text, name, program)
+}
+
+/// What the units are called that this script makes, for `systemctl list-units`.
+pub(crate) fn command_pattern(instance: &str) -> String {
+    format!("run-queue-worker-{instance}@*.service")
+}
+
+/// Where a drop-in for them is.
+pub(crate) fn command_drop_in(instance: &str, file: &str) -> String {
+    format!("/etc/systemd/system/run-queue-worker-{instance}@.service.d/{file}")
+}
+
 /// The name of an instance's unit.
 pub(crate) fn name(instance: &str) -> String {
     format!("queue-worker-{instance}.service")

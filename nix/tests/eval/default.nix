@@ -60,6 +60,12 @@ let
       ) config.systemd.packages
     ) (lib.attrValues machines)
   );
+
+  commandOf =
+    config: name:
+    (lib.findFirst (
+      package: package.name == "queue-worker-${name}"
+    ) null config.environment.systemPackages).text;
 in
 {
   cases = import ./cases.nix {
@@ -85,7 +91,11 @@ in
         lib.filterAttrs (name: _: lib.hasPrefix "queue-worker-" name) config.systemd.services
       )
     ) machines
-    // dropIns;
+    // dropIns
+    // {
+      # The command line of the one that has secrets of both kinds.
+      queue-worker-container = commandOf machines.container "container";
+    };
 
   configurations = lib.mapAttrs (_: import ./toml.nix { inherit lib; }) (
     lib.mapAttrs (name: config: config.services.queue-worker.instances.${name}.settings) machines

@@ -209,6 +209,7 @@ in
       type = types.listOf types.package;
       default = [ ];
     };
+    systemd.tmpfiles.settings = anything { };
     systemd.services = mkOption {
       type = types.attrsOf service;
       default = { };
@@ -225,6 +226,7 @@ in
       postgres-password = "<postgres-password>";
     };
     age.secrets = files;
+    programs.ssh.knownHosts = anything { };
     specialisation = mkOption {
       type = types.attrsOf (
         types.submodule { options.configuration = mkOption { type = types.deferredModule; }; }

@@ -48,6 +48,46 @@ in
   (equal "a handler in the settings counts as well" (lineOf (machine {
     settings.handler.work = exec.handlers.work;
   }) "Delegate") "yes")
+  (equal "mirrors elsewhere are made, and may be written to"
+    (
+      let
+        config = machine {
+          handlers.commits = {
+            type = "git-analysis";
+            mirrors = "/srv/mirrors";
+          };
+          serviceOverrides.ReadWritePaths = [ "/srv/media" ];
+        };
+      in
+      [
+        (lineOf config "ReadWritePaths")
+        (unitOf config).unitConfig.RequiresMountsFor
+        config.systemd.tmpfiles.settings.queue-worker
+      ]
+    )
+    [
+      [
+        "/srv/media"
+        "/srv/mirrors"
+      ]
+      [ "/srv/mirrors" ]
+      {
+        "/srv/mirrors".d = {
+          user = "queue-worker";
+          group = "queue-worker";
+          mode = ":0700";
+        };
+      }
+    ]
+  )
+  (equal "mirrors in the folder of the instance need nothing" (
+    (unitOf (machine {
+      handlers.commits = {
+        type = "git-analysis";
+        mirrors = "/var/lib/queue-worker/jobs/mirrors";
+      };
+    })).serviceConfig ? ReadWritePaths
+  ) false)
   (case "extra packages are on the PATH" (lib.hasPrefix "${pkgs.git}/bin:"
     (unitOf (machine (exec // { extraPackages = [ pkgs.git ]; }))).environment.PATH
   ) "they are not")

@@ -1,5 +1,5 @@
 # What would put a secret into the store, and what keeps it out.
-{ words, ... }:
+{ words, lib, ... }:
 let
   inherit (words)
     machine
@@ -8,6 +8,7 @@ let
     refused
     accepted
     mistyped
+    failures
     ;
 
   inStore = "${builtins.storeDir}/00000000000000000000000000000000-secret";
@@ -39,6 +40,75 @@ in
   (refused "a password in a URL" (machine {
     settings.postgres.url = "postgres://queue-worker:hunter2@db/queue-worker";
   }) "settings.postgres.url")
+  (equal "a password in a URL, however it is written"
+    (lib.filter (url: failures (machine { settings.postgres = { inherit url; }; }) == [ ]) [
+      "POSTGRES://queue-worker:hunter2@db/queue-worker"
+      "postgres://queue-worker@db/queue-worker?password=hunter2"
+      "postgres://queue-worker@db/queue-worker?sslmode=require&password=hunter2"
+      "postgres://queue-worker:hunt/er2@db/queue-worker"
+      "postgres://queue-worker:123/er2@db/queue-worker"
+      "postgres://queue-worker:hunt?er#2@db/queue-worker"
+      "postgres://queue-worker:hunt@er2@db/queue-worker"
+      "postgres://queue-worker@db/queue-worker?sslkey=${inStore}"
+      "redis+unix:///run/redis.sock?db=1&user=me&pass=hunter2"
+      "redis+sentinel://me:hunter2@a:1,[::1]:2/main/1"
+      "rediss://:hunter2@redis/0"
+    ])
+    [ ]
+  )
+  (equal "a URL without a password" (lib.concatMap
+    (
+      url:
+      failures (machine {
+        settings.postgres = { inherit url; };
+      })
+    )
+    [
+      "postgres://queue-worker@[::1]:5433/queue-worker?sslmode=verify-full"
+      "postgres://queue-worker@localhost/queue-worker?host=/run/postgresql"
+      "redis://[::1]:6379/0"
+      "redis://redis:6379/0?user=me@example.org"
+      "redis+unix:///run/redis-queue-worker/redis.sock?db=0"
+      "redis+sentinel://me@a:1,[::1]:2/main/1"
+      "https://example.org:8443/@ada/hooks"
+      "https://example.org/reset?passage=1"
+    ]
+  ) [ ])
+  (refused "a password in a URL among other words" (machine {
+    handlers.work = {
+      type = "exec";
+      command = [
+        "sh"
+        "-c"
+        "curl --proxy=http://me:hunter2@proxy 'https://example.org'"
+      ];
+    };
+  }) "settings.handler.work.command would")
+  (refused "a file of credentials that is copied into the store" (machine {
+    handlers.commits = {
+      type = "git-analysis";
+      credential_files."example.org" = ./secrets.nix;
+    };
+  }) "settings.handler.commits.credential_files")
+  (refused "a file of credentials in the store" (machine {
+    handlers.commits = {
+      type = "git-analysis";
+      credential_files."example.org" = inStore;
+    };
+  }) "settings.handler.commits.credential_files")
+  (refused "a key for ssh in the store" (machine {
+    handlers.commits = {
+      type = "git-analysis";
+      ssh_command = "ssh -oIdentitiesOnly=yes -i ${inStore}";
+    };
+  }) "settings.handler.commits.ssh_command")
+  (accepted "secrets outside of the store" (machine {
+    handlers.commits = {
+      type = "git-analysis";
+      credential_files."example.org" = "/run/secrets/example.org";
+      ssh_command = "${builtins.storeDir}/openssh/bin/ssh -i /run/secrets/key";
+    };
+  }))
   (refused "a password in the URL of a lock node" (machine {
     settings.lease.nodes = [
       "redis://a/0"
@@ -62,6 +132,7 @@ in
     )
     [
       "etc/systemd/system/queue-worker-jobs.service.d/zzzz-queue-worker.conf"
+      "etc/systemd/system/run-queue-worker-jobs@.service.d/zzzz-queue-worker.conf"
       "etc/systemd/system/queue-worker-jobs-migrate.service.d/zzzz-queue-worker.conf"
     ]
   )

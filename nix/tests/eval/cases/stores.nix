@@ -12,7 +12,21 @@ let
     unitOf
     equal
     refused
+    accepted
     ;
+
+  together =
+    instances:
+    (evaluate {
+      services.queue-worker = {
+        enable = true;
+        inherit instances;
+      };
+    }).config;
+  local = {
+    redis.createLocally = true;
+    database.createLocally = true;
+  };
 in
 [
   (equal "a local Redis keeps what it is given"
@@ -85,6 +99,34 @@ in
       "b"
     ]
   )
+  (refused "one queue with two databases" (together {
+    a = local;
+    b = local // {
+      user = "b";
+    };
+  }) "a, b serve the queue default of one Redis")
+  (accepted "one queue with one database" (together {
+    a = local;
+    b = local;
+  }))
+  (accepted "one database for two users" (together {
+    a.settings.postgres.url = "postgres://a@db/tasks?sslmode=verify-full";
+    b.settings.postgres.url = "postgres://b@db/tasks";
+  }))
+  (accepted "two queues with two databases" (together {
+    a = local;
+    b = local // {
+      user = "b";
+      settings.queue = [ { name = "other"; } ];
+    };
+  }))
+  (accepted "two databases in both stores" (together {
+    a = local;
+    b = local // {
+      user = "b";
+      settings.redis.url = "redis+unix:///run/redis-queue-worker/redis.sock?db=1";
+    };
+  }))
   (refused "a local Redis, and another one in the settings" (machine {
     redis.createLocally = true;
     settings.redis.url = "redis://elsewhere";

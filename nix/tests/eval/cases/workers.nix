@@ -121,9 +121,11 @@ in
         "--property='Environment=PATH=${pkgs.git}/bin:"
         "--property='SupplementaryGroups=redis-queue-worker' "
         "--property='EnvironmentFile=/run/secrets/env file' "
-        "--property='LoadCredential=token:/run/secrets/token' "
+        ''unit="run-queue-worker-jobs@$$.service"''
+        '' --unit="$unit" --expand-environment=no ''
       ])
       [
+        true
         true
         true
         true

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(level(&good(), &local, &[]), None);
         assert_eq!(level(&good(), &config(far), &stores), None);
         let after = ServiceUnit { after: stores.to_vec(), ..good() };
-        assert_eq!(level(&after, &local, &stores), Some(Level::Warning));
+        assert_eq!(level(&after, &local, &stores), Some(Level::Note));
         let both = ServiceUnit { requires: stores.to_vec(), ..after };
         assert_eq!(level(&both, &local, &stores), Some(Level::Ok));
     }

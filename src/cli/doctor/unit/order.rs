@@ -1,8 +1,9 @@
 //! Stores of the same machine: a stop of everything must not stop them before the worker.
 //!
-//! With `After=` alone a switch may still stop the store first; `Requires=` makes its stop a stop of
-//! the worker as well, in order. A crash of the store does not stop a worker that requires it, unless
-//! systemd restarts the store without `RestartMode=direct`: then it restarts the worker too.
+//! With `After=` a shutdown keeps the order, and what stops the store alone does not; `Requires=` makes
+//! each stop of the store a stop of the worker as well, in order. A crash of the store does not stop a
+//! worker that requires it, unless systemd restarts the store without `RestartMode=direct` (254): then it
+//! restarts the worker too, and the store waits for the drain of a worker that waits for the store.
 
 use super::super::finding::Findings;
 use crate::config::{Config, ServerUrl};
@@ -30,16 +31,30 @@ pub(super) fn order(
         if !url.is_local() || units.is_empty() {
             continue;
         }
-        let waits = |name: &&&String| unit.after.contains(name) && unit.requires.contains(name);
-        match units.iter().find(waits) {
-            Some(name) => findings.ok(CHECK, format!("it stops before {name}")),
-            None => findings.warning(
+        let after = |name: &&&String| unit.after.contains(name);
+        let required = |name: &&&String| after(name) && unit.requires.contains(name);
+        if let Some(name) = units.iter().find(required) {
+            findings.ok(CHECK, format!("it stops before {name}"));
+        } else if let Some(name) = units.iter().find(after) {
+            findings.note(
                 CHECK,
-                format!("{store} is of this machine, and the unit does not require {}", units[0]),
-                "a switch or a shutdown may stop it before the drain has ended: what tasks have \
-                 done is not recorded, and they run again",
-                format!("set Requires={0} and After={0}", units[0]),
-            ),
+                format!("a shutdown stops it before {name}; it does not require {name}"),
+                "who stops or restarts the store alone does not wait for the drain",
+                format!(
+                    "from systemd 254 on, set Requires={name}, and RestartMode=direct in {name}"
+                ),
+            );
+        } else {
+            findings.warning(
+                CHECK,
+                format!(
+                    "{store} is of this machine, and the unit is not ordered after {}",
+                    units[0]
+                ),
+                "a shutdown may stop it before the drain has ended: what tasks have done is not \
+                 recorded, and they run again",
+                format!("set Wants={0} and After={0}", units[0]),
+            );
         }
     }
 }
