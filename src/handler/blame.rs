@@ -16,10 +16,14 @@ const QUERY_CANCELED: &str = "57014";
 
 /// SQLSTATE classes and codes of PostgreSQL's Appendix A that say nothing about the task:
 /// connection, transaction rollback (deadlock, serialization), resources, shutdown, system error,
-/// internal error; a lock timeout, a server that is read-only, an idle timeout, a transaction that
-/// had failed before.
-const NOBODYS: [&str; 11] =
-    ["08", "40", "53", "57", "58", "XX", "55P03", "25006", "25P02", "25P03", "26000"];
+/// damaged data; a lock timeout, a server that is read-only, an idle timeout, a transaction that had
+/// failed before.
+const NOBODYS: [&str; 12] =
+    ["08", "40", "53", "57", "58", "XX001", "XX002", "55P03", "25006", "25P02", "25P03", "26000"];
+
+/// Codes of these classes that a statement meets again and again all the same: a limit of its own
+/// (`temp_file_limit`), a file that it names.
+const STATEMENTS: [&str; 3] = ["53400", "58P01", "58P02"];
 
 /// Turns an error into the failure of the task if it is the statement's.
 pub(super) fn blame(error: sqlx::Error) -> EffectError {
@@ -42,7 +46,8 @@ fn judge(code: &str, message: String) -> Option<Failure> {
     if code == QUERY_CANCELED {
         return Some(Failure::retry(format!("timed out: {message}")).with_status("timeout"));
     }
-    if NOBODYS.iter().any(|prefix| code.starts_with(prefix)) {
+    let is_nobodys = NOBODYS.iter().any(|prefix| code.starts_with(prefix));
+    if is_nobodys && !STATEMENTS.contains(&code) {
         return None;
     }
     let failure =
@@ -57,7 +62,10 @@ mod tests {
 
     #[test]
     fn statements_are_blamed_for_what_they_do() {
-        for code in ["22012", "23505", "42P01", "P0001", "21000", "2F005", "25001", "55000"] {
+        for code in [
+            "22012", "23505", "42P01", "P0001", "21000", "2F005", "25001", "55000", "XX000",
+            "53400", "58P01",
+        ] {
             let failure = judge(code, "why".into()).expect(code);
             assert_eq!(failure.class, FailureClass::Retry { after: None });
             assert_eq!(failure.status, Some(format!("sqlstate {code}")));
@@ -68,7 +76,9 @@ mod tests {
 
     #[test]
     fn nobody_is_blamed_for_the_database() {
-        for code in ["08006", "40001", "40P01", "53100", "57P01", "58030", "55P03", "25006"] {
+        for code in
+            ["08006", "40001", "40P01", "53100", "57P01", "58030", "55P03", "25006", "XX001"]
+        {
             assert_eq!(judge(code, String::new()), None, "{code}");
         }
     }

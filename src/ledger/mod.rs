@@ -227,6 +227,10 @@ pub enum Performed {
     Stale,
     /// The effect failed: nothing was written, the claim neither if it was part of it.
     Failed(Failure),
+    /// The server, which goes on, refused the effect for a reason that need not be the task's: a
+    /// deadlock, a full disk, another server that it could not reach. Nothing was written. The same
+    /// again may work; where it never does, this is the failure.
+    Hindered(Failure),
 }
 
 /// The rows of tasks and resources, the delayed ones, and the dead letters.

@@ -61,7 +61,7 @@ impl Executor {
             }
         };
         place.ended(None);
-        if let Ok(Performed::Committed | Performed::Failed(_)) = answer {
+        if let Ok(Performed::Committed | Performed::Failed(_) | Performed::Hindered(_)) = answer {
             counts.ran(self.context.clock.now().saturating_since(begun));
         }
         match answer {
@@ -81,6 +81,7 @@ impl Executor {
                 Ok(None)
             }
             Ok(Performed::Failed(failure)) => Ok(Some(failure)),
+            Ok(Performed::Hindered(_)) => Ok(None),
             Err(error) => Err(self.ledger_failed(&error)),
         }
     }
@@ -113,6 +114,7 @@ impl Executor {
     ) -> Result<RunEnd, Exit> {
         let interrupted = |why| Ok(RunEnd { answer: None, interrupted: Some(why) });
         let limit = time_limit(task, entry);
+        let begun = self.context.clock.now();
         let mut tries = 0;
         loop {
             if self.context.stop.leaving.is_cancelled() {
@@ -133,7 +135,7 @@ impl Executor {
                     return interrupted(Interruption::Drain);
                 }
             };
-            let error = match answer {
+            match answer {
                 Ok(Performed::Committed) => {
                     self.counts_of(task).succeeded();
                     outcome_log::succeeded(task, Some(grant));
@@ -147,9 +149,15 @@ impl Executor {
                     outcome_log::stale(task, &grant.held);
                     return Err(STALE);
                 }
-                Err(error) => error,
-            };
-            self.context.health.postgres.doubt(&error);
+                // What stands in its way for as long as it may run is its failure.
+                Ok(Performed::Hindered(failure)) => {
+                    if self.context.clock.now().saturating_since(begun) >= limit {
+                        return Ok(RunEnd { answer: Some(Err(failure)), interrupted: None });
+                    }
+                    tracing::debug!(task_id = %task.id, message = failure.message, "effect hindered");
+                }
+                Err(error) => self.context.health.postgres.doubt(&error),
+            }
             tries += 1;
             tokio::select! {
                 biased;

@@ -57,6 +57,10 @@ impl Effect for Note {
                 }
                 b"refuse" => return Err(EffectError::Failed(Failure::for_good("will not"))),
                 b"panic" => panic!("as asked"),
+                b"full" => {
+                    let full = "DO $$ BEGIN RAISE 'no room' USING ERRCODE = '53100'; END $$";
+                    sqlx::query(full).execute(&mut *connection).await?;
+                }
                 b"die" => {
                     sqlx::query("SELECT pg_terminate_backend(pg_backend_pid())")
                         .execute(&mut *connection)
@@ -198,6 +202,28 @@ async fn a_broken_connection_is_nobodys_failure() {
     assert!(notes(&server).await.is_empty());
     let performed = ledger.perform(&task("next"), None, &note, LIMIT).await.unwrap();
     assert_eq!(performed, Performed::Committed);
+}
+
+#[tokio::test]
+async fn what_a_server_that_goes_on_refuses_hinders() {
+    let (server, ledger, note) = prepared().await;
+    let full = task_with("full", b"full", None);
+    let grant = granted(ledger.claim(&full).await);
+    for held in [None, Some(&grant)] {
+        let performed = ledger.perform(&full, held, &note, LIMIT).await.unwrap();
+        let expected = if held.is_none() { "not claimed" } else { "sqlstate 53100" };
+        let found = match performed {
+            Performed::Hindered(failure) => failure.status.unwrap(),
+            Performed::NotClaimed(_) => "not claimed".to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found, expected);
+    }
+    let fresh = task_with("fresh", b"full", None);
+    let performed = ledger.perform(&fresh, None, &note, LIMIT).await.unwrap();
+    assert!(matches!(performed, Performed::Hindered(_)), "{performed:?}");
+    assert!(notes(&server).await.is_empty());
+    assert!(ledger.task("fresh").await.unwrap().is_none(), "the claim is gone too");
 }
 
 #[tokio::test]

@@ -62,6 +62,45 @@ async fn standard_output_is_kept_as_the_result() {
     worker.terminate().await;
 }
 
+/// A server that lives and refuses a statement over and over is not waited for without end, whatever it
+/// says the reason is.
+#[tokio::test]
+async fn a_statement_that_is_hindered_for_all_its_time_has_failed() {
+    let scene = Scene::start().await;
+    let handler = |name: &str, code: &str| {
+        sqlx::AssertSqlSafe(format!(
+            "CREATE FUNCTION {name}() RETURNS void LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE 'as asked' USING ERRCODE = '{code}'; END $$"
+        ))
+    };
+    // No room on the disk; another server that could not be reached; an error of the server's own.
+    let codes = [("full", "53100"), ("away", "08001"), ("odd", "XX000")];
+    let mut config = String::new();
+    for (name, code) in codes {
+        sqlx::query(handler(name, code)).execute(&scene.pool).await.expect("create a function");
+        config.push_str(&format!(
+            "\n[handler.{name}]\ntype = \"sql\"\nstatement = \"SELECT {name}(), $1, $2\"\n"
+        ));
+    }
+    scene.write_config(&config);
+    let mut worker = scene.worker("a").await;
+    let options = [("timeout_ms", "300"), ("max_attempts", "2")];
+    for (name, _) in codes {
+        scene.task_with(name, name, b"", &options).await;
+    }
+    for (name, code) in codes {
+        let row = scene.until_status(name, "failed").await;
+        assert_eq!((row.attempts, row.crashes), (2, 0), "{name}");
+        let letters = scene.letters().await;
+        let letter = letters.iter().find(|letter| letter.task_id.as_deref() == Some(name));
+        assert_eq!(letter.expect(name).status.as_deref(), Some(&*format!("sqlstate {code}")));
+    }
+    scene.task("good", "exit", "0").await;
+    scene.until_status("good", "succeeded").await;
+    scene.until_empty().await;
+    worker.terminate().await;
+}
+
 /// A payload is the handler's business, an entry is ours; neither kind of bad one jams the queue.
 #[tokio::test]
 async fn scenario_12_bad_payloads_neither_vanish_nor_jam() {

@@ -13,6 +13,12 @@ pub(super) const QUERY_CANCELED: &str = "57014";
 /// SQLSTATE of a lock that was not had within `lock_timeout`.
 pub(super) const LOCK_NOT_AVAILABLE: &str = "55P03";
 
+/// SQLSTATE of a write on a server that only reads: a standby, most often.
+pub(super) const READ_ONLY: &str = "25006";
+
+/// The class of what an operator does: a shutdown, a session ended, a server that starts.
+pub(super) const SHUTDOWN: &str = "57";
+
 /// `host:port/database` or `socket/database`.
 pub(super) fn address(options: &PgConnectOptions) -> String {
     let database = options.get_database().unwrap_or_else(|| options.get_username());
@@ -49,12 +55,12 @@ pub(super) enum Blame {
 pub(super) fn blame(code: &str) -> Blame {
     match code {
         QUERY_CANCELED | LOCK_NOT_AVAILABLE | "25P03" => Blame::Contention,
-        "25006" => Blame::Server,
+        READ_ONLY => Blame::Server,
         "3D000" | "3F000" | "42P01" | "42703" | "42704" | "42883" => Blame::Schema,
         _ => match code.get(..2).unwrap_or("") {
             "28" => Blame::Login,
             "40" => Blame::Contention,
-            "08" | "53" | "57" | "58" | "XX" => Blame::Server,
+            "08" | "53" | SHUTDOWN | "58" | "XX" => Blame::Server,
             _ => Blame::Statement,
         },
     }

@@ -24,7 +24,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::backend::vanished;
 use super::claim::{self, MOVED_ON};
-use super::error::{self, Blame, QUERY_CANCELED};
+use super::error::{self, Blame, QUERY_CANCELED, READ_ONLY, SHUTDOWN};
 use super::record::{self, Outcome};
 use super::resource::{self, Keyed};
 use super::session::{Trouble, setting};
@@ -143,7 +143,10 @@ async fn perform_singly(inner: &Inner, request: Request, reply: &mut Reply<Answe
         Fault::Effect(EffectError::Failed(failure)) => Ok(Performed::Failed(failure)),
         Fault::Effect(EffectError::Database(error)) => match own_fault(&error) {
             Some(failure) => Ok(Performed::Failed(failure)),
-            None => Err(error::ledger_error(address, "apply effect", &error)),
+            None => match hindrance(&error) {
+                Some(failure) => Ok(Performed::Hindered(failure)),
+                None => Err(error::ledger_error(address, "apply effect", &error)),
+            },
         },
         Fault::Panicked => {
             let message = format!("the effect {} panicked", request.effect.name());
@@ -188,10 +191,20 @@ fn own_fault(error: &sqlx::Error) -> Option<Failure> {
     }
     match error::blame(&code) {
         Blame::Server | Blame::Contention | Blame::Login => None,
-        Blame::Schema | Blame::Statement => {
-            Some(Failure::retry(error.to_string()).with_status(format!("sqlstate {code}")))
-        }
+        Blame::Schema | Blame::Statement => Some(refused(error, &code)),
     }
+}
+
+/// What stood in the way of a statement, if the session is as good as before: it was rolled back there.
+/// A server that goes down or only reads has to be found out about otherwise.
+fn hindrance(error: &sqlx::Error) -> Option<Failure> {
+    let code = error::sqlstate(error)?;
+    let is_gone = code == READ_ONLY || code.starts_with(SHUTDOWN);
+    (!is_gone).then(|| refused(error, &code))
+}
+
+fn refused(error: &sqlx::Error, code: &str) -> Failure {
+    Failure::retry(error.to_string()).with_status(format!("sqlstate {code}"))
 }
 
 async fn perform_together(
