@@ -63,13 +63,6 @@ impl Status {
     }
 }
 
-/// A wish to run a task.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    /// The task.
-    pub task: Arc<Task>,
-}
-
 /// A claim that was committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
@@ -256,8 +249,8 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Result<Recorded, LedgerError>;
 
     /// Applies an effect and records success in one transaction. With `held` absent the claim is
-    /// part of it too, in company (only for a first delivery and an effect with
-    /// [`Effect::single_commit`]). A caller that goes away after a claim gives the transaction up;
+    /// part of it too, in company (only for a first delivery of a task without a lock key, and an
+    /// effect with [`Effect::single_commit`]). A caller that goes away after a claim gives the transaction up;
     /// what has become of it the row tells, under the fence.
     async fn perform(
         &self,

@@ -119,13 +119,6 @@ struct Server {
 }
 
 impl Server {
-    /// Whether a call that failed so is tried once more: its connection broke, and time is left. Both
-    /// tries share a deadline, so that a server that hangs costs nobody two.
-    fn is_worth_another(&self, error: &RedisError, deadline: Instant) -> bool {
-        matches!(error, RedisError::Unavailable { .. } | RedisError::Replica { .. })
-            && Instant::now() < deadline
-    }
-
     /// Tries once more where the connection broke: with the same tokens, so that what the first try
     /// has set is ours and not a stranger's for as long as it lives.
     async fn acquire(&self, keys: &[Key<'_>]) -> Result<Vec<Vote>, RedisError> {
@@ -135,7 +128,7 @@ impl Server {
             node::acquire(&connection, deadline, self.ttl, keys).await
         };
         match once().await {
-            Err(error) if self.is_worth_another(&error, deadline) => once().await,
+            Err(error) if is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }
@@ -147,7 +140,7 @@ impl Server {
             node::release(&connection, deadline, keys).await
         };
         match once().await {
-            Err(error) if self.is_worth_another(&error, deadline) => once().await,
+            Err(error) if is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }
@@ -159,7 +152,7 @@ impl Server {
             node::extend(&connection, deadline, self.ttl, keys).await
         };
         match once().await {
-            Err(error) if self.is_worth_another(&error, deadline) => once().await,
+            Err(error) if is_worth_another(&error, deadline) => once().await,
             answer => answer,
         }
     }
@@ -187,6 +180,13 @@ impl Server {
         };
         Ok(found.into_iter().map(renewal).collect())
     }
+}
+
+/// Whether a call that failed so is tried once more: its connection broke, and time is left. Both
+/// tries share a deadline, so that a server that hangs costs nobody two.
+fn is_worth_another(error: &RedisError, deadline: Instant) -> bool {
+    matches!(error, RedisError::Unavailable { .. } | RedisError::Replica { .. })
+        && Instant::now() < deadline
 }
 
 async fn acquire(

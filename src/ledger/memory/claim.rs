@@ -59,8 +59,7 @@ impl MemoryLedger {
         company: Company,
     ) -> Result<Plan, Claimed> {
         let by = self.claimant(state, task);
-        let busy = |key: &LockKey| state.locked_keys.contains(key);
-        if state.locked.contains(&task.id) || task.lock_key.as_ref().is_some_and(busy) {
+        if state.locked.contains(&task.id) {
             return Err(Claimed::Running { remaining: self.options.lock_timeout });
         }
         let found = state.rows.get(&task.id);

@@ -148,6 +148,10 @@ impl Ledger for MemoryLedger {
         effect: &Arc<dyn Effect>,
         timeout: Duration,
     ) -> Result<Performed, LedgerError> {
+        assert!(
+            held.is_some() || task.lock_key.is_none(),
+            "a task with a lock key is claimed first"
+        );
         Ok(self.perform_effect(task, held, effect, timeout).await)
     }
 

@@ -86,12 +86,9 @@ impl MemoryLedger {
         let mut ours = true;
         let mut free = true;
         if let Some((key, fence)) = &held.resource {
-            free &= !state.locked_keys.contains(key);
             match state.resources.get_mut(key) {
                 Some(found) if found.fence == *fence && found.holder.is_some() => {
-                    if free {
-                        found.lease_until = until;
-                    }
+                    found.lease_until = until;
                 }
                 Some(_) | None => ours = false,
             }

@@ -72,8 +72,6 @@ pub(super) struct State {
     pub(super) effects: Vec<(String, Bytes)>,
     /// Rows that a transaction has locked.
     pub(super) locked: BTreeSet<TaskId>,
-    /// Resources that a transaction has locked.
-    pub(super) locked_keys: BTreeSet<LockKey>,
     /// Up to which `created_at` rows were searched for strays.
     pub(super) strays_upto: i64,
     offset_ms: i64,

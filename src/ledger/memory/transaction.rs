@@ -13,9 +13,9 @@ use futures_util::FutureExt;
 use super::MemoryLedger;
 use super::claim::{Company, Plan};
 use super::outcome::{free, running};
-use super::row::{Resource, Row};
+use super::row::Row;
 use super::tables::{Action, MemoryTables};
-use crate::domain::{Failure, Fence, LockKey, Task, TaskId};
+use crate::domain::{Failure, Fence, Task, TaskId};
 use crate::ledger::{
     Effect, EffectConnection, EffectError, EffectItem, Grant, Performed, Recorded, Status,
 };
@@ -33,20 +33,15 @@ impl MemoryTransaction {
     }
 }
 
-/// Keeps others from a row and a resource until it is dropped.
+/// Keeps others from a row until it is dropped.
 struct Locked {
     tables: MemoryTables,
     id: TaskId,
-    key: Option<LockKey>,
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let mut state = self.tables.lock();
-        state.locked.remove(&self.id);
-        if let Some(key) = &self.key {
-            state.locked_keys.remove(key);
-        }
+        self.tables.lock().locked.remove(&self.id);
     }
 }
 
@@ -73,9 +68,7 @@ impl MemoryLedger {
                 Err(refused) => return Performed::NotClaimed(refused),
             };
             state.locked.insert(task.id.clone());
-            state.locked_keys.extend(task.lock_key.clone());
-            let (tables, id) = (self.tables.clone(), task.id.clone());
-            (plan, Locked { tables, id, key: task.lock_key.clone() })
+            (plan, Locked { tables: self.tables.clone(), id: task.id.clone() })
         };
         match apply(&mut transaction, task, &plan.grant, effect, timeout).await {
             Ok(()) => {
@@ -89,12 +82,9 @@ impl MemoryLedger {
 
     /// Claim, effect and success at once.
     fn commit(&self, task: &Task, plan: Plan, transaction: MemoryTransaction) {
-        let Plan { row, resource, .. } = plan;
+        let Plan { row, .. } = plan;
         let mut state = self.tables.lock();
         state.effects.extend(transaction.writes);
-        state.resources.extend(resource.map(|(key, taken)| {
-            (key, Resource { fence: taken.fence, holder: None, lease_until: None })
-        }));
         let processed_at = Some(self.tables.now_of(&state));
         let row = Row { status: Status::Succeeded, lease_until: None, processed_at, ..row }
             .without_payload();

@@ -251,6 +251,10 @@ impl Ledger for PostgresLedger {
         effect: &Arc<dyn Effect>,
         timeout: Duration,
     ) -> Result<Performed, LedgerError> {
+        assert!(
+            held.is_some() || task.lock_key.is_none(),
+            "a task with a lock key is claimed first"
+        );
         let request = perform::Request {
             task: Arc::clone(task),
             grant: held.cloned(),

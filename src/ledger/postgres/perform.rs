@@ -26,7 +26,7 @@ use super::backend::vanished;
 use super::claim::{self, MOVED_ON};
 use super::error::{self, Blame, QUERY_CANCELED, READ_ONLY, SHUTDOWN};
 use super::record::{self, Outcome};
-use super::resource::{self, Keyed};
+use super::resource;
 use super::session::{Trouble, setting};
 use super::{Inner, statements};
 use crate::coalesce::{Pending, Reply};
@@ -62,11 +62,6 @@ pub(super) async fn serve(inner: Arc<Inner>, group: Vec<Pending<Request, Answer>
         if requests.last().is_some_and(|last| last.task.id == request.task.id) {
             let running = Claimed::Running { remaining: inner.lease };
             reply.answer(Ok(Performed::NotClaimed(running)));
-        } else if request.grant.is_none() && request.task.lock_key.is_some() {
-            // A refused task must not raise its resource's fence, so nobody shares its fate.
-            let mut reply = reply;
-            let answer = perform_singly(&inner, request, &mut reply).await;
-            reply.answer(answer);
         } else {
             requests.push(request);
             replies.push(reply);
@@ -117,8 +112,6 @@ enum Fault {
     Panicked,
     /// A row was no longer running under its fence.
     Stale,
-    /// The claim of a task with a resource was refused.
-    NotClaimed(Claimed),
     /// One of the ledger's own statements failed.
     Sql(sqlx::Error),
     /// The session could not be had, or went away.
@@ -152,7 +145,6 @@ async fn perform_singly(inner: &Inner, request: Request, reply: &mut Reply<Answe
             let message = format!("the effect {} panicked", request.effect.name());
             Ok(Performed::Failed(Failure::retry(message).with_status("panic")))
         }
-        Fault::NotClaimed(claimed) => Ok(Performed::NotClaimed(claimed)),
         // Another transaction is working on the very row.
         Fault::Ledger(LedgerError::Conflict { .. }) if request.grant.is_none() => {
             let running = Claimed::Running { remaining: inner.lock_timeout };
@@ -333,41 +325,24 @@ async fn claim_missing(
         .filter(|request| request.grant.is_none())
         .map(|request| Arc::clone(&request.task))
         .collect();
-    let mut claimed = Vec::new().into_iter();
-    let mut refusals = Vec::new();
-    if let [task] = wanting.as_slice()
-        && task.lock_key.is_some()
-    {
-        let keyed = resource::claim_with_resources(
-            inner,
-            connection,
-            &wanting,
-            true,
-            claim::SUSPECT_CRASHES,
-        )
-        .await?;
-        let Some(Keyed::Granted(grant)) = keyed.into_iter().next() else {
-            let refused =
-                resource::refuse_keyed(inner, connection, &[task], claim::SUSPECT_CRASHES).await?;
-            return Err(Fault::NotClaimed(refused.into_iter().next().unwrap_or(MOVED_ON)));
-        };
-        claimed = vec![Some(grant)].into_iter();
-    } else if !wanting.is_empty() {
-        let grants =
-            claim::claim_rows(inner, connection, &wanting, true, claim::SUSPECT_CRASHES).await?;
-        let refused: Vec<&Arc<Task>> = wanting
-            .iter()
-            .zip(&grants)
-            .filter(|(_, grant)| grant.is_none())
-            .map(|(task, _)| task)
-            .collect();
-        if !refused.is_empty() {
-            let answers =
-                claim::classify(inner, connection, &refused, claim::SUSPECT_CRASHES).await?;
-            refusals.extend(answers.into_iter().map(|answer| answer.unwrap_or(MOVED_ON)));
+    let grants = match wanting.as_slice() {
+        [] => Vec::new(),
+        wanting => {
+            claim::claim_rows(inner, connection, wanting, true, claim::SUSPECT_CRASHES).await?
         }
-        claimed = grants.into_iter();
+    };
+    let refused: Vec<&Arc<Task>> = wanting
+        .iter()
+        .zip(&grants)
+        .filter(|(_, grant)| grant.is_none())
+        .map(|(task, _)| task)
+        .collect();
+    let mut refusals = Vec::new();
+    if !refused.is_empty() {
+        let answers = claim::classify(inner, connection, &refused, claim::SUSPECT_CRASHES).await?;
+        refusals.extend(answers.into_iter().map(|answer| answer.unwrap_or(MOVED_ON)));
     }
+    let mut claimed = grants.into_iter();
     let grants = requests
         .iter()
         .map(|request| request.grant.clone().or_else(|| claimed.next().flatten()))

@@ -31,8 +31,7 @@ pub(super) async fn claim_keyed(
     while !candidates.is_empty() {
         let group: Vec<Arc<Task>> = candidates.iter().map(|&at| Arc::clone(&tasks[at])).collect();
         let mut transaction = connection.begin().await?;
-        let mut grants =
-            claim_with_resources(inner, &mut transaction, &group, false, suspects).await?;
+        let mut grants = claim_with_resources(inner, &mut transaction, &group, suspects).await?;
         let complete = grants.iter().all(|grant| !matches!(grant, Keyed::Refused));
         if complete {
             transaction.commit().await?;
@@ -60,7 +59,7 @@ pub(super) async fn claim_keyed(
 }
 
 /// What became of a claim with a resource, in a transaction that is still open.
-pub(super) enum Keyed {
+enum Keyed {
     /// Resource and task are ours.
     Granted(Grant),
     /// The resource is another task's; nothing was written.
@@ -70,11 +69,10 @@ pub(super) enum Keyed {
 }
 
 /// Takes the resources of tasks with distinct lock keys, then the tasks; sorted by id.
-pub(super) async fn claim_with_resources(
+async fn claim_with_resources(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[Arc<Task>],
-    done: bool,
     suspects: i32,
 ) -> Result<Vec<Keyed>, sqlx::Error> {
     let mut wanted: Vec<(&LockKey, &str)> = tasks
@@ -99,7 +97,7 @@ pub(super) async fn claim_with_resources(
     let grants = if won.is_empty() {
         Vec::new()
     } else {
-        claim_rows(inner, connection, &won, done, suspects).await?
+        claim_rows(inner, connection, &won, false, suspects).await?
     };
     let mut grants = grants.into_iter();
     Ok(tasks
@@ -118,7 +116,7 @@ pub(super) async fn claim_with_resources(
 }
 
 /// Says what stands in the way of each task: its own row first, else its resource.
-pub(super) async fn refuse_keyed(
+async fn refuse_keyed(
     inner: &Inner,
     connection: &mut PgConnection,
     tasks: &[&Arc<Task>],
