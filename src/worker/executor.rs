@@ -57,7 +57,16 @@ enum Company {
     Nobody,
 }
 
-/// Runs the deliveries of one queue.
+/// A delivery that could be read, of a kind that is known here.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    delivery: &'a Delivery,
+    task: &'a Arc<Task>,
+    entry: &'a Entry,
+}
+
+/// Runs the deliveries of one queue. Thousands are in flight: what few of them come to is boxed, so
+/// that the others need no room for it.
 pub struct Executor {
     pub(super) context: Context,
     pub(super) served: Served,
@@ -116,15 +125,14 @@ impl Executor {
             // Brought by a read that was under way when a suspect got the worker to itself.
             return (Exit::HandOver, None);
         }
+        let known = Known { delivery, task: &task, entry: &entry };
         let (exit, lock) = match self.in_one_commit(delivery, &task, &entry, place).await {
-            Ok(failed) => {
-                self.locked(delivery, &task, &entry, Company::Others, failed, place).await
-            }
+            Ok(failed) => self.locked(known, Company::Others, failed, place).await,
             Err(exit) => (exit, None),
         };
         let Exit::Suspect(waited) = exit else { return (exit, lock) };
-        let alone = self.alone(delivery, &task, &entry, waited, place);
-        self.after_release(lock, alone).await
+        let alone = Box::pin(self.alone(known, waited, place));
+        Box::pin(self.after_release(lock, alone)).await
     }
 
     /// The task that the entry describes. A large one is digested on another thread.
@@ -147,9 +155,7 @@ impl Executor {
     /// it goes back, to whoever is idle, and waits for longer when it comes again.
     async fn alone(
         &self,
-        delivery: &Delivery,
-        task: &Arc<Task>,
-        entry: &Entry,
+        known: Known<'_>,
         waited: Duration,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
@@ -160,13 +166,13 @@ impl Executor {
         let turn = tokio::select! {
             biased;
             () = self.context.stop.leaving.cancelled() => return (Exit::HandOver, None),
-            () = self.until_taken_away(delivery) => return (Exit::Leave, None),
+            () = self.until_taken_away(known.delivery) => return (Exit::Leave, None),
             turn = shared.suspects.wait(self.context.clock, patience, || shared.in_flight()) => turn,
             () = tokio::time::sleep(patience + quiet) => None,
         };
         match turn {
-            Some(_alone) => self.locked(delivery, task, entry, Company::Nobody, None, place).await,
-            None => (self.delay_suspect(delivery, task).await, None),
+            Some(_alone) => self.locked(known, Company::Nobody, None, place).await,
+            None => (self.delay_suspect(known.delivery, known.task).await, None),
         }
     }
 
@@ -182,44 +188,40 @@ impl Executor {
         }
     }
 
-    /// Takes the lock, and with it in hand does all the rest.
+    /// Takes the lock, and with it in hand does all the rest. `failed` is what a single commit has
+    /// come to, and is only recorded.
     async fn locked(
         &self,
-        delivery: &Delivery,
-        task: &Arc<Task>,
-        entry: &Entry,
+        known: Known<'_>,
         company: Company,
         failed: Option<Failure>,
         place: &mut Place,
     ) -> (Exit, Option<Lock>) {
-        match self.acquire(delivery, task).await {
-            Ok(lock) => {
-                let exit = self.hold(delivery, task, entry, company, failed, &lock, place).await;
-                (exit, Some(lock))
-            }
-            Err(exit) => (exit, None),
-        }
+        let lock = match self.acquire(known.delivery, known.task).await {
+            Ok(lock) => lock,
+            Err(exit) => return (exit, None),
+        };
+        (self.hold(known, company, failed, &lock, place).await, Some(lock))
     }
 
-    /// With the lock in hand: claim, run, record. `failed` is what a single commit has come to, and
-    /// is only recorded.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a task by now")]
+    /// With the lock in hand: claim, run, record.
     async fn hold(
         &self,
-        delivery: &Delivery,
-        task: &Arc<Task>,
-        entry: &Entry,
+        known: Known<'_>,
         company: Company,
         failed: Option<Failure>,
         lock: &Lock,
         place: &mut Place,
     ) -> Exit {
+        let Known { delivery, task, entry } = known;
         if self.context.stop.leaving.is_cancelled() {
             return Exit::HandOver;
         }
         let (sent, grant) = match self.claim(task, company, lock).await {
             Ok((sent, Claimed::Granted(grant))) => (sent, grant),
-            Ok((_, refused)) => return self.not_claimed(delivery, task, refused).await,
+            Ok((_, refused)) => {
+                return Box::pin(self.not_claimed(delivery, task, refused)).await;
+            }
             Err(exit) => return exit,
         };
         self.counts.waited(delivery.entry, self.context.clock.wall_ms());
@@ -403,5 +405,27 @@ impl Executor {
             | LedgerError::Schema { .. }
             | LedgerError::Conflict { .. } => Exit::HandOver,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::handler::registry::EntryOptions;
+
+    /// Two thousand of these are in flight by default.
+    #[tokio::test]
+    async fn a_task_in_flight_needs_little_room() {
+        let clock = Clock::System;
+        let queue = fixtures::quiet_queue(clock);
+        let options = EntryOptions::default();
+        let context = fixtures::context(clock, queue, fixtures::Endless, options);
+        let delivery = fixtures::delivery(1);
+        let place = fixtures::slots(clock).take(&delivery).expect("a place");
+        let executor = Executor::new(context, fixtures::served());
+        let bytes = size_of_val(&executor.execute(delivery, place));
+        assert!(bytes < 3 * 1024, "{bytes}: box what few tasks come to");
     }
 }

@@ -243,8 +243,10 @@ impl Fetcher {
         }
     }
 
+    /// A store that is in doubt is no reason to hand over: a giant is in hand at last, and makes Redis
+    /// slow.
     fn start_or_hand_over(&self, delivery: Delivery) {
-        if self.may_pull() && self.slots.ask(1, self.served.max_payload).is_some() {
+        if self.context.phase.get().pulls() && self.slots.has_room() {
             return self.start(vec![delivery]);
         }
         let Some(place) = self.slots.take(&delivery) else { return };

@@ -55,16 +55,20 @@ impl Executor {
             Exit::Acknowledge => {
                 tokio::join!(self.acknowledge(delivery), self.unlock(lock));
             }
-            Exit::Leave => self.after_release(lock, async {}).await,
+            Exit::Leave => Box::pin(self.after_release(lock, async {})).await,
             Exit::HandOver | Exit::Suspect(_) => {
-                let queue = &self.context.stores.queue;
-                let give = || queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw);
-                self.after_release(lock, self.insist(give)).await;
+                Box::pin(self.after_release(lock, self.hand_back(delivery))).await;
             }
             Exit::Postpone(remaining) => {
-                self.after_release(lock, self.postpone(delivery, remaining)).await;
+                Box::pin(self.after_release(lock, self.postpone(delivery, remaining))).await;
             }
         }
+    }
+
+    /// Gives the entry back, to be claimable at once.
+    async fn hand_back(&self, delivery: &Delivery) {
+        let queue = &self.context.stores.queue;
+        self.insist(|| queue.hand_over(&delivery.queue, delivery.entry, &delivery.raw)).await;
     }
 
     /// Gives the entry back, to be claimable `remaining` from now.

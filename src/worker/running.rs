@@ -175,7 +175,7 @@ mod tests {
             (2 * TIMEOUT, just(2 * TIMEOUT + grace)),
             (TIMEOUT / 2, just(TIMEOUT / 2 + grace)),
             // The handler's own grace is over before.
-            (TIMEOUT + KILL_AFTER - SECOND, just(TIMEOUT + KILL_AFTER)),
+            (TIMEOUT + 59 * SECOND, just(TIMEOUT + KILL_AFTER)),
             (fixtures::FOREVER, just(TIMEOUT + KILL_AFTER)),
         ] {
             let start = tokio::time::Instant::now();

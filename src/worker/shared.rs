@@ -78,6 +78,12 @@ impl Shared {
         self.room().in_flight.entries
     }
 
+    /// How many more tasks may be in flight, those counted that reads may bring.
+    pub(super) fn places_left(&self) -> usize {
+        let room = self.room();
+        self.most.entries.saturating_sub(room.in_flight.entries + room.asked.entries)
+    }
+
     /// What a read may bring, whose queue wants so many `entries` of its share, of up to `largest`
     /// bytes each; `None` if that is nothing.
     pub(super) fn ask(

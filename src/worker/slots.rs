@@ -85,6 +85,13 @@ impl Slots {
         self.shared.ask(|room| self.state().dispatch.demand(room, now).min(most), largest)
     }
 
+    /// Whether one more task may be started now that is in hand already, whatever its size.
+    pub fn has_room(&self) -> bool {
+        let now = self.clock.now();
+        !self.shared.suspects.wants_quiet(now)
+            && self.state().dispatch.demand(self.shared.places_left(), now) > 0
+    }
+
     /// Waits until a place may have become free since the last look: one of this queue, or room
     /// that all queues share.
     pub async fn freed(&self) {

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use super::in_paused_time;
 use super::stores::Plan;
-use super::world::{LEASE, Live, Shape, World};
+use super::world::{Live, Shape, World};
 
 const SUSPECT_WAIT: Duration = Duration::from_secs(30);
 const HOURS: Duration = Duration::from_secs(6 * 3600);
@@ -44,7 +44,7 @@ fn a_worker_is_quiet_for_a_suspect_now_and_then_until_it_has_its_turn() {
         world.suspect_wait = SUSPECT_WAIT;
         let only = suspect(&world).await;
         let long = only.occupy(&world, 1);
-        world.until(LEASE.as_millis() as u64 + 35_000).await;
+        world.until(40_000).await;
         world.enqueue_other();
         let start = Instant::now();
         timeout(HOURS, runs.recv()).await.expect("the other one runs");

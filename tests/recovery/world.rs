@@ -282,10 +282,10 @@ impl Live {
 }
 
 impl Holder {
-    /// Its heartbeats, until so many milliseconds after the start.
-    pub(crate) async fn beats_until(&self, world: &World, ms: u64) {
+    /// Its heartbeats, for so long.
+    pub(crate) async fn beats_for(&self, world: &World, time: Duration) {
         let mut beats = tokio::time::interval_at(Instant::now(), HEARTBEAT);
-        let until = world.start + Duration::from_millis(ms);
+        let until = Instant::now() + time;
         while beats.tick().await < until {
             self.queue.touch(&[(world.queue.clone(), self.entry)]).await.unwrap();
             self.leases.renew(std::slice::from_ref(&self.lock)).await.unwrap();
