@@ -298,6 +298,11 @@ mod tests {
             ("https://Example.com/a/b.git", "https://Example.com/a/b.git", Some("example.com")),
             ("ssh://git@example.com:22/a", "ssh://git@example.com:22/a", Some("example.com")),
             ("git@example.com:a/b.git", "git@example.com:a/b.git", Some("example.com")),
+            (
+                "https://xn--bcher-kva.example/x",
+                "https://xn--bcher-kva.example/x",
+                Some("xn--bcher-kva.example"),
+            ),
             ("https://a/b?c=@d#e\\f%2f", "https://a/b?c=@d#e\\f%2f", Some("a")),
             ("ssh://u.s-e_r@[::1]:22/~/x", "ssh://u.s-e_r@[::1]:22/~/x", Some("[::1]")),
             ("https://[::1]:8443/x", "https://[::1]:8443/x", Some("[::1]")),
