@@ -47,7 +47,8 @@ section! {
         /// Hosts that a task's URL may name; one that begins with a dot stands for all below it.
         /// Default: any.
         hosts: Option<Vec<String>> = None,
-        /// Local repositories of other users that may be read all the same; "*" for all.
+        /// Local repositories of other users that may be read all the same; "/FOLDER/*" for all below a
+        /// folder, "*" for all.
         trusted_paths: Vec<String> = Vec::new(),
         /// By host a file with the lines username=… and password=…, read at each fetch. Secrets never
         /// stand in a URL or an argument.

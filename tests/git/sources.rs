@@ -4,11 +4,13 @@
 use std::fs;
 
 use queue_worker::handler::git::{
-    GitMirrors, MirrorError, Mirrors, ObjectId, Outcome, Refusal, Selection, Source,
+    GitMirrors, MirrorError, Mirrors, ObjectFormat, ObjectId, Outcome, Refusal, Selection, Source,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
 
 use crate::mirrors::{options, origin, outcomes, policy, source};
-use crate::repository::{all_commits, id, import, line, said};
+use crate::repository::{all_commits, id, import, import_as, line, said};
 
 #[tokio::test]
 async fn a_mirror_is_listed() {
@@ -242,4 +244,44 @@ async fn long_ids_are_noticed_late_as_well() {
     let again = Source::new("s", origin.to_str().unwrap(), &policy()).unwrap();
     let mirror = mirrors.open(&again, &[]).await.unwrap();
     assert_eq!(mirrors.list(&mirror, &Selection::All).await.unwrap(), [tip]);
+}
+
+/// Over such a server git does not say how ids are made, only that something is missing.
+#[tokio::test]
+async fn a_server_of_plain_files_will_do() {
+    let root = tempfile::tempdir().unwrap();
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let files = root.path().to_owned();
+    let mut at_work = JoinSet::new();
+    at_work.spawn(async move {
+        loop {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n")
+                && stream.read_buf(&mut request).await.unwrap() > 0
+            {}
+            let request = String::from_utf8(request).unwrap();
+            let path = request.split([' ', '?']).nth(1).unwrap().trim_start_matches('/');
+            let file = fs::read(files.join(path));
+            let status = if file.is_ok() { "200 OK" } else { "404 Not Found" };
+            let body = file.unwrap_or_default();
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
+            stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).await.unwrap();
+            stream.write_all(&body).await.unwrap();
+        }
+    });
+    let mirrors = GitMirrors::new(&options(root.path())).await.unwrap();
+    for format in [ObjectFormat::Sha1, ObjectFormat::Sha256] {
+        let name = format.as_str();
+        let stream = "commit refs/heads/main\ncommitter A <a@x> 1 +0000\ndata 0\n\n";
+        let origin = import_as(format, &root.path().join(name), stream.as_bytes());
+        said(&origin, &["update-server-info"]);
+        let url = format!("http://127.0.0.1:{port}/{name}");
+        let source = Source::new(name, &url, &policy()).unwrap();
+        let mirror = mirrors.open(&source, &[]).await.unwrap();
+        let all = mirrors.list(&mirror, &Selection::All).await.unwrap();
+        assert_eq!(all, [id(&origin, "main")], "{name}");
+    }
 }

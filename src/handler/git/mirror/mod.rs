@@ -11,6 +11,7 @@ mod git_mirrors;
 mod guard;
 mod job;
 mod listing;
+mod location;
 mod lock;
 mod owner;
 mod place;

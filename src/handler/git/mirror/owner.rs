@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::MirrorError;
+use crate::telemetry::escaped;
 
 /// What git tries to append to a path, in its order.
 const SUFFIXES: [&str; 4] = ["/.git", "", ".git/.git", ".git"];
@@ -22,20 +23,23 @@ const MAX_LINK: u64 = 8 * 1024;
 /// git to refuse.
 pub(super) fn check(path: &Path, trusted: &[PathBuf], user: u32) -> Result<(), MirrorError> {
     let unreadable = |error: io::Error| {
-        let message = format!("{}: whose it is cannot be seen: {error}", path.display());
-        MirrorError::Unreadable(message)
+        MirrorError::Unreadable(format!("whose {} is cannot be seen: {error}", shown(path)))
     };
     for part in parts(path).map_err(unreadable)? {
         let owner = fs::metadata(&part).map_err(unreadable)?.uid();
         if owner != user && !is_trusted(&part, trusted) && !is_trusted(path, trusted) {
-            let message = format!(
+            return Err(MirrorError::Unreadable(format!(
                 "{} belongs to another user (uid {owner}); name it in trusted_paths",
-                part.display()
-            );
-            return Err(MirrorError::Unreadable(message));
+                shown(&part)
+            )));
         }
     }
     Ok(())
+}
+
+/// A task names it, so it may hold anything.
+fn shown(path: &Path) -> String {
+    escaped(&path.to_string_lossy())
 }
 
 /// All that git could take for the repository, and what it leads to: git looks closer at each, so none
