@@ -196,7 +196,7 @@ impl Life {
             refusal: health.refusal(),
             stuck: self.vitals.stuck().map(|stuck| stuck.to_string()),
         };
-        self.notifier.status(facts.line());
+        self.notifier.status(&facts.line());
     }
 
     fn reload(&mut self) {
@@ -280,7 +280,7 @@ impl Life {
                 self.shared.in_flight()
             );
         }
-        self.notifier.status("stopped".to_owned());
+        self.notifier.status("stopped");
         if let Some(web) = self.web.take() {
             web.end();
         }
