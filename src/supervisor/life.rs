@@ -195,6 +195,7 @@ impl Life {
             away: health.away_for(),
             refusal: health.refusal(),
             stuck: self.vitals.stuck().map(|stuck| stuck.to_string()),
+            pending: self.reloader.pending.clone(),
         };
         self.notifier.status(&facts.line());
     }

@@ -166,6 +166,7 @@ fn start(
         marker,
         reloader: Reloader {
             config,
+            pending: Vec::new(),
             path: config_path,
             native,
             registry,
