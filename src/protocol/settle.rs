@@ -137,14 +137,14 @@ mod tests {
             failure.class = FailureClass::Retry { after: Some(Duration::from_secs(seconds)) };
             let end = RunEnd { answer: Some(Err(failure)), interrupted: None };
             match verdict(end, attempt, &POLICY, LIMIT, random) {
-                Verdict::Retry { delay, .. } => delay.as_secs_f64(),
+                Verdict::Retry { delay, .. } => delay.as_secs(),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(ask(7, 1, 0.0), 7.0);
-        assert_eq!(ask(7, 1, 0.5), 8.0, "a crowd spreads");
-        assert_eq!([ask(0, 1, 0.5), ask(0, 2, 0.5)], [1.0, 2.0], "`0` is no leave to storm");
-        assert_eq!(ask(1_000_000, 1, 0.5), 3601.0);
+        assert_eq!(ask(7, 1, 0.0), 7);
+        assert_eq!(ask(7, 1, 0.5), 8, "a crowd spreads");
+        assert_eq!([ask(0, 1, 0.5), ask(0, 2, 0.5)], [1, 2], "`0` is no leave to storm");
+        assert_eq!(ask(1_000_000, 1, 0.5), 3601);
     }
 
     #[test]

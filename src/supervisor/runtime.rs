@@ -33,12 +33,12 @@ mod tests {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let done = run_to_end(runtime, async {
-                let (began, begun) = tokio::sync::oneshot::channel();
+                let (began, under_way) = tokio::sync::oneshot::channel();
                 tokio::task::spawn_blocking(move || {
                     let _ = began.send(());
                     let _ = resolver.recv();
                 });
-                begun.await
+                under_way.await
             });
             let _ = ended.send(done);
         });
