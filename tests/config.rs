@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use queue_worker::config::{
-    Config, ConfigError, Environment, HandlerAction, Problem, default_toml, reference_keys,
-    reference_md, reloadable,
+    Config, ConfigError, Environment, HandlerAction, Problem, ReloadPlan, default_toml, in_force,
+    reference_keys, reference_md, reloadable,
 };
 
 const QUEUE: &str = "[[queue]]\nname = \"mail\"\n";
@@ -718,6 +718,7 @@ fn the_environment_overrides_every_key() {
         let variables: Vec<_> = variables.into_iter().collect();
         let new = parse_with(FULL, &variables).unwrap_or_else(|error| panic!("{error}"));
         let plan = reloadable(&old, &new);
+        mixes(&old, &new, &plan);
         let changed: Vec<String> = plan.apply.into_iter().chain(plan.needs_restart).collect();
         if key.key == "queue.NAME.name" {
             assert_eq!(changed, ["queue.NAME", "queue.other"]);
@@ -776,6 +777,32 @@ fn a_reload_knows_what_it_can_apply() {
         ]
     );
     assert_eq!(plan.needs_restart, ["redis.password", "queue.new", "log.format"]);
+    mixes(&old, &new, &plan);
+}
+
+/// What is in force after a reload has all that was applied, and lacks all that was not.
+fn mixes(old: &Config, new: &Config, plan: &ReloadPlan) {
+    let mixed = in_force(old, new.clone());
+    let (applied, left) = (reloadable(old, &mixed), reloadable(&mixed, new));
+    assert_eq!((&applied.apply, &applied.needs_restart), (&plan.apply, &vec![]));
+    assert_eq!((&left.apply, &left.needs_restart), (&vec![], &plan.needs_restart));
+}
+
+#[test]
+fn a_mixture_that_breaks_a_rule_is_refused() {
+    let with = |timeout: &str, kept: &str| {
+        let variables = [
+            ("QUEUE_WORKER_HANDLER__sql__TIMEOUT", timeout),
+            ("QUEUE_WORKER_RETENTION__SUCCEEDED", kept),
+            ("QUEUE_WORKER_RETENTION__FAILED", kept),
+        ];
+        parse_with(FULL, &variables).expect("a configuration")
+    };
+    let (old, new) = (with("1h", "30d"), with("60d", "90d"));
+    let check = |config: &Config| config.check(Path::new("qw.toml"), &Environment::default());
+    assert_eq!((check(&old), check(&new)), (Ok(()), Ok(())));
+    let error = check(&in_force(&old, new)).expect_err("kept too short").to_string();
+    assert!(error.starts_with("qw.toml: retention.succeeded: rows are kept"), "{error}");
 }
 
 #[test]

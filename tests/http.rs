@@ -1,5 +1,8 @@
 //! HTTP handlers against a server of a few lines that answers what the test tells it to.
 
+#[path = "http/dead_connection.rs"]
+mod dead_connection;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -193,6 +196,49 @@ async fn a_body_without_end_is_read_up_to_the_cap() {
 }
 
 #[tokio::test]
+async fn a_refusal_stands_whatever_becomes_of_its_body() {
+    let server = Server::start().await;
+    let head = "HTTP/1.1 422 No\r\ncontent-length: 1000000\r\n\r\nwhy: ";
+    let stalled = async {
+        let (_, mut stream) = server.answer(head).await;
+        // Nothing more comes, and the connection stays open until the client has had enough.
+        let _ = within(stream.read_buf(&mut Vec::new())).await;
+    };
+    let (result, ()) = tokio::join!(within(server.handler.run(run())), stalled);
+    let failure = result.unwrap_err();
+    assert_eq!(failure.class, FailureClass::ForGood);
+    assert_eq!((failure.status.as_deref(), &failure.tail[..]), (Some("http 422"), &b"why: "[..]));
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_if_the_options_name_one() {
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://me:hunter@{}/", proxy.local_addr().unwrap());
+    let mut server =
+        Server::with(|options| options.proxy = Some(Url::parse(&address).unwrap())).await;
+    server.listener = proxy;
+    let response = response("200 OK", "", "through");
+    let (result, (request, _)) =
+        tokio::join!(within(server.handler.run(run())), server.answer(&response));
+    assert_eq!(result.unwrap().unwrap(), "through");
+    assert!(request.starts_with("POST http://127.0.0.1:"), "{request}");
+    assert!(request.contains("\r\nproxy-authorization: Basic bWU6aHVudGVy\r\n"), "{request}");
+}
+
+#[test]
+fn the_environment_s_proxies_get_nothing() {
+    let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "success_gives_the_body_and_the_request_says_everything"]);
+    for name in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        // Nobody listens there.
+        test.env(name, "http://127.0.0.1:1/");
+    }
+    let done = test.env_remove("no_proxy").env_remove("NO_PROXY").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[tokio::test]
 async fn what_goes_wrong_on_the_way_is_tried_again() {
     let mut server = Server::start().await;
     // A body that breaks off.
@@ -232,5 +278,8 @@ async fn cancelling_aborts_the_request() {
 fn options_are_checked() {
     let error = HttpHandler::new(HttpOptions::new(Url::parse("ftp://x/").unwrap())).unwrap_err();
     assert!(error.to_string().contains("ftp"));
+    let mut options = HttpOptions::new(Url::parse("http://x/").unwrap());
+    options.proxy = Some(Url::parse("socks5://x/").unwrap());
+    assert!(HttpHandler::new(options).unwrap_err().to_string().contains("socks5"));
     assert!(HttpHandler::new(HttpOptions::new(Url::parse("https://x/").unwrap())).is_ok());
 }

@@ -16,6 +16,8 @@ use common::{Scene, Worker, wait_for};
 use queue_worker::telemetry::metrics;
 use rustix::process::Signal;
 use text_format::Page;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -263,6 +265,28 @@ async fn http_is_spoken_well_and_within_limits() {
     let (closed, other) = tokio::join!(slow, get(port, "/livez"));
     assert_eq!(other.0, 200);
     assert!(closed.is_none_or(|answer| answer.status == 408), "closed at its time limit");
+    worker.terminate().await;
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let (scene, port) = scene().await;
+    let mut worker = worker(&scene, "a", port).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(("127.0.0.1", port)).await.expect("connect"));
+    }
+    // A probe of an orchestrator has a second.
+    let probe = tokio::time::timeout(Duration::from_secs(1), get(port, "/livez")).await;
+    assert_eq!(probe.expect("an answer in time").0, 200);
+    // Most had to go, and the youngest may still ask.
+    let youngest = silent.last_mut().expect("there are some");
+    youngest.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("ask");
+    let mut answer = String::new();
+    youngest.read_to_string(&mut answer).await.expect("read the answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut oldest = silent.swap_remove(0);
+    assert_eq!(oldest.read(&mut [0]).await.unwrap_or(0), 0, "the oldest was closed");
     worker.terminate().await;
 }
 

@@ -1,12 +1,16 @@
 //! `queue-worker dev`: a whole queue in one folder: private Redis and Postgres, migrated, and a
 //! worker on them.
 //!
+//! The servers ask for passwords, which are files that only this user can read: the other users of the
+//! machine reach the loopback, too.
+//!
 //! The configuration file is written once, with the ports that were free then, and belongs to the
 //! user from then on: later starts take the ports from it and keep everything else. The worker is
 //! a process of its own, started as systemd would start it, and Ctrl-C stops it before its servers.
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
@@ -14,8 +18,10 @@ use anyhow::{Context, bail, ensure};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{own_program, shell_word};
+use crate::config::ServerUrl;
 use crate::private_servers::{
     Companion, CompanionOutput, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
+    random_password,
 };
 
 /// The database of the queue.
@@ -42,11 +48,12 @@ impl Dev {
         let dir = fs::canonicalize(&self.dir).with_context(action)?;
         let file = dir.join(FILE);
         let ports = Ports::read(&file)?;
+        let passwords = Passwords::keep(&dir, ports == Ports::default())?;
 
         println!("starting Postgres and Redis in {} ...", dir.display());
-        let mut servers = Servers::start(&dir, &ports).await?;
+        let mut servers = Servers::start(&dir, &ports, passwords).await?;
         if ports == Ports::default() {
-            let text = configuration(&dir, &servers);
+            let text = configuration(&dir, &servers)?;
             fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
         }
         let outcome = work(&file, &servers, &mut stop).await;
@@ -69,7 +76,7 @@ async fn work(file: &Path, servers: &Servers, stop: &mut StopSignals) -> anyhow:
     ensure!(status.success(), "the migration failed ({status}); its message is above");
 
     let mut worker = start("run")?;
-    io::stdout().write_all(instructions(&program, file, servers).as_bytes())?;
+    io::stdout().write_all(instructions(&program, file, servers)?.as_bytes())?;
     match until_end(&mut worker, stop).await {
         None => Ok(ExitCode::SUCCESS),
         Some(status) => bail!("the worker ended by itself ({status}); its messages are above"),
@@ -160,19 +167,71 @@ impl Ports {
     }
 }
 
+/// The password of one server, and the file that only this user can read it from.
+struct Password {
+    text: String,
+    file: PathBuf,
+}
+
+impl Password {
+    /// Reads it, or makes one in a `new` folder. A folder of a version that set none has none.
+    fn keep(file: PathBuf, new: bool) -> anyhow::Result<Option<Self>> {
+        let failed = |what| format!("{what} the password in {}", file.display());
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(Some(Self { text: text.trim().to_owned(), file })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && new => {
+                let text = random_password();
+                let mut options = fs::OpenOptions::new();
+                let made = options.write(true).create_new(true).mode(0o600).open(&file);
+                let written = made.and_then(|mut made| made.write_all(text.as_bytes()));
+                written.with_context(|| failed("write"))?;
+                Ok(Some(Self { text, file }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| failed("read")),
+        }
+    }
+
+    /// The assignment that gives the password to a program that a shell starts: other users see its
+    /// arguments, and not its environment.
+    fn assigned(password: Option<&Self>, variable: &str) -> String {
+        password.map_or_else(String::new, |password| {
+            format!("{variable}=$(cat {}) ", shell_word(&password.file))
+        })
+    }
+}
+
+/// The passwords of both servers.
+struct Passwords {
+    redis: Option<Password>,
+    postgres: Option<Password>,
+}
+
+impl Passwords {
+    fn keep(dir: &Path, new: bool) -> anyhow::Result<Self> {
+        Ok(Self {
+            redis: Password::keep(dir.join("redis.password"), new)?,
+            postgres: Password::keep(dir.join("postgres.password"), new)?,
+        })
+    }
+}
+
 /// Both servers, running.
 struct Servers {
     redis: RedisServer,
     postgres: PostgresServer,
     database: String,
+    passwords: Passwords,
 }
 
 impl Servers {
-    async fn start(dir: &Path, ports: &Ports) -> anyhow::Result<Self> {
+    async fn start(dir: &Path, ports: &Ports, passwords: Passwords) -> anyhow::Result<Self> {
+        let text = |password: &Option<Password>| Some(password.as_ref()?.text.clone());
         // Postgres first: it notices another `dev` in the same folder, and Redis does not.
         let postgres = PostgresServer::start(PostgresOptions {
             folder: Some(dir.join("postgres")),
             port: ports.postgres,
+            password: text(&passwords.postgres),
             ..PostgresOptions::default()
         })
         .await
@@ -181,11 +240,18 @@ impl Servers {
         let redis = RedisServer::start(RedisOptions {
             folder: Some(dir.join("redis")),
             port: ports.redis,
+            password: text(&passwords.redis),
             ..RedisOptions::default()
         })
         .await
         .context("start the private Redis")?;
-        Ok(Self { redis, postgres, database })
+        Ok(Self { redis, postgres, database, passwords })
+    }
+
+    /// Their addresses without the passwords, for a file and for a terminal.
+    fn addresses(&self) -> anyhow::Result<(String, String)> {
+        let bare = |url: &str| Ok::<_, anyhow::Error>(ServerUrl::parse(url)?.without_password());
+        Ok((bare(&self.redis.url())?, bare(&self.database)?))
     }
 
     async fn stop(&mut self) {
@@ -195,9 +261,15 @@ impl Servers {
 }
 
 /// The file that a first start writes.
-fn configuration(dir: &Path, servers: &Servers) -> String {
+fn configuration(dir: &Path, servers: &Servers) -> anyhow::Result<String> {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-    format!(
+    let secret = |password: &Option<Password>| {
+        password.as_ref().map_or_else(String::new, |password| {
+            format!("\npassword_file = {}", quoted(&password.file.display().to_string()))
+        })
+    };
+    let (redis, postgres) = servers.addresses()?;
+    Ok(format!(
         r#"# Written by `queue-worker dev` at its first start; yours to edit. The next start takes the
 # ports of the private servers from here.
 
@@ -205,10 +277,10 @@ fn configuration(dir: &Path, servers: &Servers) -> String {
 state_dir = {state}
 
 [redis]
-url = {redis}
+url = {redis}{redis_password}
 
 [postgres]
-url = {postgres}
+url = {postgres}{postgres_password}
 
 [[queue]]
 name = "default"
@@ -224,27 +296,31 @@ type = "exec"
 command = ["sleep", "10"]
 "#,
         state = quoted(&dir.join("state").display().to_string()),
-        redis = quoted(&servers.redis.url()),
-        postgres = quoted(&servers.database),
-    )
+        redis = quoted(&redis),
+        redis_password = secret(&servers.passwords.redis),
+        postgres = quoted(&postgres),
+        postgres_password = secret(&servers.passwords.postgres),
+    ))
 }
 
 /// How to talk to what runs now.
-fn instructions(program: &Path, file: &Path, servers: &Servers) -> String {
+fn instructions(program: &Path, file: &Path, servers: &Servers) -> anyhow::Result<String> {
     let worker = format!("{} --config {}", shell_word(program), shell_word(file));
-    format!(
+    let Passwords { redis, postgres } = &servers.passwords;
+    let redis_login = Password::assigned(redis.as_ref(), "REDISCLI_AUTH");
+    let postgres_login = Password::assigned(postgres.as_ref(), "PGPASSWORD");
+    let (redis, database) = servers.addresses()?;
+    Ok(format!(
         "\nA worker is running. From another terminal:\n\
          \x20 enqueue a task   {worker} enqueue default --kind shout --payload hello --id first\n\
          \x20 see its result   {worker} tasks show first\n\
          \x20 see the queues   {worker} status\n\
          \x20 what went wrong  {worker} dead list\n\
-         \x20 look into Redis  redis-cli -u {redis}\n\
-         \x20 and Postgres     psql {database}\n\
+         \x20 look into Redis  {redis_login}redis-cli -u {redis}\n\
+         \x20 and Postgres     {postgres_login}psql {database}\n\
          The handlers are in {file}. Ctrl-C stops everything.\n\n",
-        redis = servers.redis.url(),
-        database = servers.database,
         file = file.display(),
-    )
+    ))
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::config::ConfigError;
+use crate::supervisor::run_to_end;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// A queue worker that loses nothing and does nothing twice.
@@ -130,7 +131,7 @@ fn command_tree() -> clap::Command {
 
 /// Runs a command that needs few threads on the calling one.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+    run_to_end(tokio::runtime::Builder::new_current_thread().enable_all().build()?, work)
 }
 
 /// This program, to be started once more.

@@ -92,6 +92,9 @@ section! {
         header_files: BTreeMap<String, String> = BTreeMap::new(),
         /// A file that holds the token of an `Authorization: Bearer` header.
         bearer_file: Option<PathBuf> = None,
+        /// A proxy that the requests go through, `http://` or `https://`. Those that the environment
+        /// names are not used.
+        proxy: Option<ServerUrl> = None,
         /// How long connecting may take.
         connect_timeout: Duration = secs(5),
         /// The most bytes of the response that are kept as the result.

@@ -34,6 +34,15 @@ impl Config {
         let config = from_text(text, environment, &mut findings);
         finish(config, findings)
     }
+
+    /// Checks the rules once more, for a configuration that was put together of two; `name` stands
+    /// for the file in errors.
+    pub fn check(&self, name: &Path, environment: &Environment) -> Result<(), ConfigError> {
+        let mut findings = Findings { file: name.to_owned(), ..Findings::default() };
+        validate::check(self, environment, &mut findings);
+        let Findings { problems, .. } = findings;
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
+    }
 }
 
 fn finish(config: Option<Config>, findings: Findings) -> Result<Config, ConfigError> {

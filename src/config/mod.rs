@@ -32,7 +32,7 @@ pub use handlers::{
     ExecSettings, HandlerAction, HandlerCommon, HandlerSettings, HttpSettings, SqlSettings,
 };
 pub use reference::{KeyReference, default_toml, reference_keys, reference_md};
-pub use reload::{ReloadPlan, reloadable};
+pub use reload::{ReloadPlan, in_force, reloadable};
 pub use secret::{Secret, SecretError};
 pub use server_url::ServerUrl;
 pub use size::ByteSize;

@@ -243,8 +243,9 @@ password inside a URL must be percent-encoded.
 ## Reload
 
 On SIGHUP the worker reads the file again. `log.level`, `[drain]`, the handlers and the queues'
-`concurrency` are applied; everything else is named in the log and waits for the next start. A file
-with an error changes nothing.
+`concurrency` are applied; everything else is named in the log, and in the status line, and waits for the
+next start. A file with an error changes nothing, nor does one of which the part that is applied breaks a
+rule together with what waits.
 ";
 
 /// The page about every key, in Markdown.

@@ -2,9 +2,12 @@
 //!
 //! Pure: it compares two checked configurations and names keys. Connections, leases and the set of
 //! queues are built once at the start; limits, budgets and handlers can change under way.
+//!
+//! What is in force after a reload is a mixture of both, which [`in_force`] makes: whatever is built
+//! of it, and the next comparison, has to see that, and not a file of which a part is still to come.
 
 use super::section::Section;
-use super::tree::Config;
+use super::tree::{Config, LogSettings, QueueSettings};
 
 /// The keys whose values differ, by what a reload can do about them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,6 +45,29 @@ pub fn reloadable(old: &Config, new: &Config) -> ReloadPlan {
         keys.push(format!("log.{name}"));
     }
     plan
+}
+
+/// The configuration that a reload leads to: of `new` what it applies, and of `old` all the rest.
+#[must_use]
+pub fn in_force(old: &Config, new: Config) -> Config {
+    let queue = |queue: &QueueSettings| {
+        let other = new.queues.iter().find(|other| other.name == queue.name);
+        let concurrency = other.map_or(queue.concurrency, |other| other.concurrency);
+        QueueSettings { concurrency, ..queue.clone() }
+    };
+    Config {
+        worker: old.worker.clone(),
+        redis: old.redis.clone(),
+        postgres: old.postgres.clone(),
+        lease: old.lease.clone(),
+        queues: old.queues.iter().map(queue).collect(),
+        drain: new.drain,
+        handlers: new.handlers,
+        unknown_kind: old.unknown_kind.clone(),
+        retention: old.retention.clone(),
+        web: old.web.clone(),
+        log: LogSettings { level: new.log.level, ..old.log.clone() },
+    }
 }
 
 fn section<T: Section>(keys: &mut Vec<String>, name: &str, old: &T, new: &T) {

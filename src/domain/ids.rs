@@ -112,6 +112,17 @@ text_id!(
     LockKey, "lock_key", max = 255, allow = |c| !c.is_control()
 );
 
+impl LockKey {
+    /// What the names of keys in Redis begin with that are not for lock keys: the streams with all
+    /// that belongs to them, and the locks of single tasks.
+    pub const RESERVED: [&str; 2] = ["qw:", "lock:"];
+
+    /// The reserved beginning, if the key has one: its lock would be a key of somebody else.
+    pub fn reserved(&self) -> Option<&'static str> {
+        Self::RESERVED.into_iter().find(|prefix| self.as_str().starts_with(prefix))
+    }
+}
+
 /// The id of an entry in a Redis stream: milliseconds and a sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// What decides whether a failed task runs again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// Worth another attempt, after the policy's delay or the given one.
+    /// Worth another attempt, after the policy's delay, and that after the given one.
     Retry {
         /// What the other side asked for (HTTP `Retry-After`).
         after: Option<std::time::Duration>,

@@ -15,6 +15,7 @@ mod cluster;
 mod companion;
 mod error;
 mod folder;
+mod password;
 mod port;
 mod postgres;
 mod process;
@@ -23,6 +24,7 @@ mod redis;
 
 pub use companion::{Companion, CompanionOutput};
 pub use error::PrivateServerError;
+pub use password::random_password;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub(crate) use program::optional as program_on_path;
 pub use redis::{AppendFsync, RedisOptions, RedisServer};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::domain::{Failure, FailureClass, Interruption, RetryPolicy, Verdict};
 
-/// The longest delay that another side may ask for (`Retry-After`).
+/// The longest delay that another side may ask for (`Retry-After`), before the policy's own.
 const MAX_ASKED_DELAY: Duration = Duration::from_secs(3600);
 
 /// How a run ended.
@@ -47,11 +47,10 @@ pub fn verdict(
         }
         FailureClass::Retry { .. } if attempt >= policy.max_attempts => Verdict::Failed { failure },
         FailureClass::Retry { after } => {
-            let delay = match after {
-                Some(asked) => asked.min(MAX_ASKED_DELAY),
-                None => policy.delay(attempt, random),
-            };
-            Verdict::Retry { failure, delay }
+            // On top of what was asked for: it is a floor, and a crowd that was sent away together
+            // must not come back together.
+            let asked = after.unwrap_or_default().min(MAX_ASKED_DELAY);
+            Verdict::Retry { failure, delay: asked + policy.delay(attempt, random) }
         }
     }
 }
@@ -132,17 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn an_asked_delay_is_honoured_within_reason() {
-        let ask = |seconds| {
+    fn an_asked_delay_is_a_floor_within_reason_below_the_policy_s_own() {
+        let ask = |seconds, attempt, random| {
             let mut failure = Failure::retry("x");
             failure.class = FailureClass::Retry { after: Some(Duration::from_secs(seconds)) };
-            match judge(Some(Err(failure)), None, 1) {
+            let end = RunEnd { answer: Some(Err(failure)), interrupted: None };
+            match verdict(end, attempt, &POLICY, LIMIT, random) {
                 Verdict::Retry { delay, .. } => delay.as_secs(),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(ask(7), 7);
-        assert_eq!(ask(1_000_000), 3600);
+        assert_eq!(ask(7, 1, 0.0), 7);
+        assert_eq!(ask(7, 1, 0.5), 8, "a crowd spreads");
+        assert_eq!([ask(0, 1, 0.5), ask(0, 2, 0.5)], [1, 2], "`0` is no leave to storm");
+        assert_eq!(ask(1_000_000, 1, 0.5), 3601);
     }
 
     #[test]

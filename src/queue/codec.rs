@@ -5,7 +5,7 @@
 //! | `task_id` | required: the idempotency key, at most 255 bytes |
 //! | `kind` | required: which handler runs it |
 //! | `payload` | required, may be empty: opaque bytes |
-//! | `lock_key` | the shared resource that at most one task works on at a time |
+//! | `lock_key` | the shared resource that at most one task works on at a time; none of the queue's own keys |
 //! | `max_attempts` | 1 to 1000 |
 //! | `timeout_ms` | 1 to 7 days |
 //! | `not_before_ms` | milliseconds since the epoch, up to the year 9999 |
@@ -65,10 +65,7 @@ pub fn decode(delivery: &Delivery, max_payload: usize) -> Result<Task, Malformed
             message: format!("payload has {} bytes, more than {max_payload}", payload.len()),
         });
     }
-    let lock_key = optional(lock_key)
-        .map(|key| LockKey::from_bytes(key))
-        .transpose()
-        .map_err(|error| refused(&error))?;
+    let lock_key = optional(lock_key).map(resource).transpose()?;
     let max_attempts = optional(attempts)
         .map(|value| number("max_attempts", value, 1, MAX_ATTEMPTS))
         .transpose()?
@@ -130,6 +127,17 @@ fn number(name: &str, value: &[u8], min: u64, max: u64) -> Result<u64, Malformed
         .ok_or_else(|| {
             malformed(format!("{name} is {}, not a number from {min} to {max}", excerpt(value)))
         })
+}
+
+fn resource(value: &Bytes) -> Result<LockKey, Malformed> {
+    let key = LockKey::from_bytes(value).map_err(|error| refused(&error))?;
+    match key.reserved() {
+        None => Ok(key),
+        Some(prefix) => Err(malformed(format!(
+            "lock_key begins with {prefix:?}, as keys of the queue itself do; give it a prefix of \
+             its own"
+        ))),
+    }
 }
 
 fn traceparent(value: &Bytes) -> Result<String, Malformed> {

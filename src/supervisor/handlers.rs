@@ -101,6 +101,7 @@ fn request(settings: &HttpSettings) -> HttpOptions {
             let expose = |(name, secret): (_, Secret)| (name, secret.expose().to_owned());
             Ok(headers.into_iter().map(expose).collect())
         })),
+        proxy: settings.proxy.as_ref().map(|proxy| proxy.expose().clone()),
         connect_timeout: settings.connect_timeout,
         result_cap: settings.response_cap.bytes(),
         ..HttpOptions::new(settings.url.expose().clone())

@@ -197,8 +197,9 @@ impl Life {
             away: health.away_for(),
             refusal: health.refusal(),
             stuck: self.vitals.stuck().map(|stuck| stuck.to_string()),
+            pending: self.reloader.pending.clone(),
         };
-        self.notifier.status(facts.line());
+        self.notifier.status(&facts.line());
     }
 
     fn reload(&mut self) {
@@ -282,7 +283,7 @@ impl Life {
                 self.shared.in_flight()
             );
         }
-        self.notifier.status("stopped".to_owned());
+        self.notifier.status("stopped");
         if let Some(web) = self.web.take() {
             web.end();
         }

@@ -17,6 +17,7 @@ mod life;
 mod marker;
 mod pace;
 mod reload;
+mod runtime;
 mod signals;
 mod start;
 mod status;
@@ -31,4 +32,5 @@ pub use build::{
 pub use confinement::{UnenforcedLimit, unenforced_limits};
 pub use handlers::git_options;
 pub use marker::{DrainNote, Note};
+pub use runtime::run_to_end;
 pub use start::{StartError, Startup, run};

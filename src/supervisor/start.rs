@@ -14,6 +14,7 @@ use super::life::Life;
 use super::marker::Marker;
 use super::pace::Pace;
 use super::reload::Reloader;
+use super::runtime::run_to_end;
 use super::signals::Requests;
 use super::systemd::Notifier;
 use super::web;
@@ -92,7 +93,7 @@ pub fn run(startup: Startup) -> Result<(), StartError> {
         .build()
         .map_err(system("start the handlers' threads"))?;
     let threads = handlers.handle().clone();
-    let ended = runtime.block_on(async {
+    let ended = run_to_end(runtime, async {
         // First of all: a signal from here on is obeyed.
         let requests = Requests::listen().map_err(system("listen for signals"))?;
         let unit = UnitLimit::ask().await;
@@ -166,6 +167,7 @@ fn start(
         marker,
         reloader: Reloader {
             config,
+            pending: Vec::new(),
             path: config_path,
             native,
             registry,

@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) refusal: Option<String>,
     /// A loop that does not come round.
     pub(super) stuck: Option<String>,
+    /// The keys of the configuration that wait for a restart.
+    pub(super) pending: Vec<String>,
 }
 
 impl Facts {
@@ -76,6 +78,13 @@ impl Facts {
         }
         if let Some(stuck) = &self.stuck {
             let _ = write!(line, "; {stuck}");
+        }
+        if let [first, more @ ..] = &self.pending[..]
+            && !self.phase.is_leaving()
+        {
+            let more =
+                if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let _ = write!(line, "; {first}{more} to be applied by a restart");
         }
         line
     }
@@ -143,6 +152,7 @@ mod tests {
             away: None,
             refusal: None,
             stuck: None,
+            pending: Vec::new(),
         }
     }
 
@@ -172,6 +182,17 @@ mod tests {
             (
                 Facts { stuck: Some("stuck: heartbeat".to_owned()), ..facts(Phase::Running) },
                 "running: 3 tasks, oldest 12 s; stuck: heartbeat",
+            ),
+            (
+                Facts { pending: vec!["redis.url".to_owned()], ..none.clone() },
+                "ready, idle; redis.url to be applied by a restart",
+            ),
+            (
+                Facts {
+                    pending: ["web.listen", "log.format"].map(str::to_owned).into(),
+                    ..none.clone()
+                },
+                "ready, idle; web.listen and 1 more to be applied by a restart",
             ),
             (away(none), "not ready: waiting for redis: connection refused (away for 7 s)"),
             (

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+use crate::telemetry::escaped;
+
 /// The side of a service that talks to systemd.
 #[derive(Debug)]
 pub(super) struct Notifier {
@@ -64,7 +66,8 @@ impl Notifier {
     }
 
     /// One line for `systemctl status`; sent only when it has changed.
-    pub(super) fn status(&mut self, status: String) {
+    pub(super) fn status(&mut self, status: &str) {
+        let status = one_line(status);
         if status != self.status {
             send(&[NotifyState::Status(&status)]);
             self.status = status;
@@ -85,9 +88,27 @@ impl Notifier {
     }
 }
 
+/// A message is a list of assignments, one a line: what a store said must not add one.
+fn one_line(status: &str) -> String {
+    escaped(status)
+}
+
 /// Whether it was sent.
 fn send(state: &[NotifyState<'_>]) -> bool {
     sd_notify::notify(state)
         .inspect_err(|error| tracing::debug!("systemd was not told: {error}"))
         .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_says_adds_no_assignment() {
+        let status = one_line("waiting for postgres: no\nWATCHDOG=trigger\r\nMAINPID=1");
+        let message = NotifyState::Status(&status).to_string();
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.starts_with("STATUS=waiting for postgres: no\\nWATCHDOG="), "{message}");
+    }
 }

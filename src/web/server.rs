@@ -1,9 +1,12 @@
 //! The listener: HTTP/1.1, one request a connection, everything with a limit.
 //!
+//! Whoever opens many connections and says nothing keeps nobody out: the oldest makes room.
+//!
 //! It has an OS thread and a runtime of its own, so that it answers while the coordinator is busy,
 //! and more so while it is stuck. A port that is taken is warned about once and tried again; the
 //! worker never ends for it.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,14 +17,15 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::Pages;
 use crate::clock::Clock;
 use crate::protocol::backoff::Backoff;
 use crate::telemetry::Health;
 
-/// No more connections are served at once; others wait in the kernel.
+/// No more connections are served at once. One more closes the oldest: it had the most time, and an
+/// answer takes milliseconds, so what is old is idle or slow.
 const MOST_CONNECTIONS: usize = 64;
 /// A connection is closed after this, whatever it does.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
@@ -75,19 +79,23 @@ impl Server {
 async fn serve(address: SocketAddr, pages: Arc<Pages>) {
     let listener = listen(address).await;
     let mut connections = JoinSet::new();
+    let mut by_age: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        while connections.len() >= MOST_CONNECTIONS {
-            let _ = connections.join_next().await;
-        }
         tokio::select! {
             biased;
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    by_age.retain(|connection| !connection.is_finished());
+                    if by_age.len() >= MOST_CONNECTIONS
+                        && let Some(oldest) = by_age.pop_front()
+                    {
+                        oldest.abort();
+                    }
                     let pages = Arc::clone(&pages);
-                    connections.spawn(async move {
+                    by_age.push_back(connections.spawn(async move {
                         let _ = tokio::time::timeout(CONNECTION_LIMIT, converse(stream, pages)).await;
-                    });
+                    }));
                 }
                 Err(error) => {
                     tracing::debug!("no connection accepted on {address}: {error}");

@@ -214,12 +214,35 @@ async fn an_id_that_is_used_up_does_not_wait() {
     unit.ends().await;
 }
 
-/// A lock key names a key in Redis, and this one is the stream itself.
+/// A lock key names a key in Redis, and these are the queue's own: another stream, which would become
+/// a string, and the lock of another task.
 #[tokio::test]
-async fn a_lock_key_that_is_no_lock_holds_up_its_own_task_only() {
+async fn a_lock_key_that_is_a_key_of_the_queue_is_refused() {
     let scene = Scene::start().await;
     let unit = Unit::start(&scene, "a", &[]);
-    let key = ("lock_key", STREAM.as_bytes());
+    let mut redis = scene.redis_connection().await;
+    for (id, key) in [("stream", "qw:{other}:tasks"), ("task", "lock:task:foreign")] {
+        let fields = [("task_id", id), ("kind", "effect"), ("payload", ""), ("lock_key", key)];
+        let entry = scene.xadd(&fields.map(|(name, value)| (name, value.as_bytes()))).await;
+        wait_for("the letter", async || letter(&scene, &entry).await.is_some()).await;
+        let (_, message, reason) = letter(&scene, &entry).await.expect("just seen");
+        assert_eq!(reason, "malformed");
+        assert!(message.starts_with("lock_key begins with"), "{message}");
+        let made: bool = redis::cmd("EXISTS").arg(key).query_async(&mut redis).await.unwrap();
+        assert!(!made, "{key} was made");
+    }
+    unit.ends().await;
+}
+
+/// A lock key names a key in Redis, and this one is no string.
+#[tokio::test]
+async fn a_lock_key_that_is_no_lock_holds_up_its_own_task_only() {
+    const LIST: &str = "somebody's list";
+    let scene = Scene::start().await;
+    let mut redis = scene.redis_connection().await;
+    let _: i64 = redis::cmd("RPUSH").arg(LIST).arg("x").query_async(&mut redis).await.unwrap();
+    let unit = Unit::start(&scene, "a", &[]);
+    let key = ("lock_key", LIST.as_bytes());
     scene.xadd(&[("task_id", b"odd"), ("kind", b"effect"), ("payload", b""), key]).await;
     for number in 0..20 {
         scene.task(&format!("t-{number}"), "effect", "").await;

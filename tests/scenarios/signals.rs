@@ -100,6 +100,23 @@ async fn sighup_applies_a_changed_handler_and_refuses_a_broken_file() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_restart_is_told_at_each_reload_until_it_is_taken_back() {
+    let scene = Scene::start().await;
+    let mut worker = scene.worker("a").await;
+    let waits = "lease.max_crashes has changed; it takes effect at the next restart";
+    let crashes = |number| format!("\n[lease]\nmax_crashes = {number}\n");
+    for (more, reloads, told) in
+        [(crashes(9), 1, 1), (crashes(9), 2, 2), (crashes(8), 3, 3), (String::new(), 4, 3)]
+    {
+        scene.write_config(&more);
+        worker.signal(Signal::HUP);
+        worker.until_logged_times("reloaded", reloads).await;
+        assert_eq!(worker.logged(waits), told, "{}", worker.log());
+    }
+    worker.terminate().await;
+}
+
+#[tokio::test]
 async fn an_unclean_end_is_told_at_the_next_start_and_a_clean_one_is_not() {
     let scene = Scene::start().await;
     let mut first = scene.worker("a").await;

@@ -20,8 +20,7 @@ const EVERY: Duration = Duration::from_millis(10);
 pub(super) async fn percentiles(servers: &Servers, time: Duration) -> anyhow::Result<(f64, f64)> {
     let worker = throughput::start(servers, Load::External)?;
     let mut redis = servers.redis().await?;
-    let stream = TcpStream::connect(("127.0.0.1", servers.redis_port())).await?;
-    let mut monitor = BufReader::new(stream);
+    let mut monitor = servers.bare_redis().await?;
     let count = u32::try_from(time.as_millis() / EVERY.as_millis())?;
     let run = uuid::Uuid::new_v4().to_string();
     monitor.get_mut().write_all(b"MONITOR\r\n").await?;

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use self::servers::Servers;
 use self::throughput::Load;
+use crate::supervisor::run_to_end;
 
 /// Measure this machine: tasks per second beside bare commits and bare spawns.
 #[derive(Debug, clap::Args)]
@@ -110,9 +111,9 @@ impl Bench {
         let (value, goals) = if self.git {
             let path = self.repository.as_deref();
             let measuring = git::measure(path, self.rounds, self.scale, |line| self.say(line));
-            (serde_json::to_value(runtime.block_on(measuring)?)?, &git::GOALS[..])
+            (serde_json::to_value(run_to_end(runtime, measuring)?)?, &git::GOALS[..])
         } else {
-            (serde_json::to_value(runtime.block_on(self.measure())?)?, &GOALS[..])
+            (serde_json::to_value(run_to_end(runtime, self.measure())?)?, &GOALS[..])
         };
         if self.json {
             println!("{value}");

@@ -1,13 +1,18 @@
 //! The private servers of a bench, and the configuration of its worker.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
-use crate::private_servers::{PostgresOptions, PostgresServer, RedisOptions, RedisServer};
+use crate::private_servers::{
+    PostgresOptions, PostgresServer, RedisOptions, RedisServer, random_password,
+};
 
 /// The stream of the bench.
 pub(super) const STREAM: &str = "qw:{bench}:tasks";
@@ -24,6 +29,7 @@ const BATCH: usize = 256;
 /// Servers, and a folder with a configuration.
 pub(super) struct Servers {
     redis: RedisServer,
+    password: String,
     _postgres: PostgresServer,
     pub(super) database: String,
     folder: TempDir,
@@ -31,8 +37,11 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) async fn start() -> anyhow::Result<Self> {
-        let redis = RedisServer::start(RedisOptions::default()).await?;
+        let password = random_password();
+        let options = RedisOptions { password: Some(password.clone()), ..RedisOptions::default() };
+        let redis = RedisServer::start(options).await?;
         let options = PostgresOptions {
+            password: Some(random_password()),
             extra: vec![
                 ("shared_buffers".to_owned(), "256MB".to_owned()),
                 ("max_wal_size".to_owned(), "4GB".to_owned()),
@@ -47,7 +56,8 @@ impl Servers {
             .execute(&pool)
             .await?;
         pool.close().await;
-        let servers = Self { redis, _postgres: postgres, database, folder: tempfile::tempdir()? };
+        let folder = tempfile::tempdir()?;
+        let servers = Self { redis, password, _postgres: postgres, database, folder };
         std::fs::create_dir(servers.folder.path().join("state"))?;
         servers.write_config(64)?;
         let status = Command::new(std::env::current_exe()?)
@@ -70,8 +80,15 @@ impl Servers {
         self.folder.path()
     }
 
-    pub(super) fn redis_port(&self) -> u16 {
-        self.redis.port()
+    /// A connection to Redis that has logged in and speaks the bare protocol.
+    pub(super) async fn bare_redis(&self) -> anyhow::Result<BufReader<TcpStream>> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.redis.port())).await?;
+        let mut redis = BufReader::new(stream);
+        redis.get_mut().write_all(format!("AUTH {}\r\n", self.password).as_bytes()).await?;
+        let mut answer = String::new();
+        redis.read_line(&mut answer).await?;
+        ensure!(answer == "+OK\r\n", "redis refused the login: {answer}");
+        Ok(redis)
     }
 
     /// Everything at its default but the concurrency and the log level: a line per task at a rate

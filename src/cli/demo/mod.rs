@@ -15,6 +15,7 @@ use anyhow::Context as _;
 
 use self::report::Report;
 use self::stage::Stage;
+use crate::supervisor::run_to_end;
 
 /// Watch the promises being kept: two workers, one SIGKILL, one SIGTERM, nothing lost.
 #[derive(Debug, clap::Args)]
@@ -34,8 +35,7 @@ impl Demo {
     /// Runs the demo.
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let report = runtime
-            .block_on(async { tokio::time::timeout(LIMIT, self.play()).await })
+        let report = run_to_end(runtime, async { tokio::time::timeout(LIMIT, self.play()).await })
             .context("the demo did not come to an end; the promises are not kept")??;
         if self.json {
             println!("{}", serde_json::to_string(&report)?);

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::report::Report;
 use crate::cli::trial;
 use crate::private_servers::{
-    AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
+    AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer, random_password,
 };
 
 /// Nothing in the demo takes longer.
@@ -39,10 +39,15 @@ pub(super) struct Worker {
 
 impl Stage {
     pub(super) async fn set() -> anyhow::Result<Self> {
-        let options =
-            RedisOptions { append_only: Some(AppendFsync::Always), ..RedisOptions::default() };
+        let options = RedisOptions {
+            append_only: Some(AppendFsync::Always),
+            password: Some(random_password()),
+            ..RedisOptions::default()
+        };
         let redis = RedisServer::start(options).await?;
-        let postgres = PostgresServer::start(PostgresOptions::default()).await?;
+        let options =
+            PostgresOptions { password: Some(random_password()), ..PostgresOptions::default() };
+        let postgres = PostgresServer::start(options).await?;
         let database = postgres.create_database("demo").await?;
         let folder = tempfile::tempdir()?;
         let pool = PgPool::connect(&database).await?;

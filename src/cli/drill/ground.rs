@@ -4,17 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
+use url::Url;
 
 use super::proxy::AckDropper;
 use super::receiver::Receiver;
 use crate::cli::trial;
 use crate::private_servers::{
-    AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer,
+    AppendFsync, PostgresOptions, PostgresServer, RedisOptions, RedisServer, random_password,
 };
 
 /// The queue of the drill, and its stream.
@@ -50,10 +51,15 @@ pub(super) struct Ground {
 
 impl Ground {
     pub(super) async fn prepare(workers: u32) -> anyhow::Result<Self> {
-        let options =
-            RedisOptions { append_only: Some(AppendFsync::Always), ..RedisOptions::default() };
+        let options = RedisOptions {
+            append_only: Some(AppendFsync::Always),
+            password: Some(random_password()),
+            ..RedisOptions::default()
+        };
         let redis = RedisServer::start(options).await?;
-        let postgres = PostgresServer::start(PostgresOptions::default()).await?;
+        let options =
+            PostgresOptions { password: Some(random_password()), ..PostgresOptions::default() };
+        let postgres = PostgresServer::start(options).await?;
         let database = postgres.create_database("drill").await?;
         let pool = PgPoolOptions::new()
             .max_connections(4)
@@ -86,13 +92,15 @@ impl Ground {
     fn write_config(&self, worker: u32) -> anyhow::Result<()> {
         let state = self.state_dir(worker);
         std::fs::create_dir(&state)?;
+        let mut proxied = Url::parse(&self.redis_url)?;
+        ensure!(proxied.set_port(Some(self.proxy.port())).is_ok(), "redis has no host");
         let text = format!(
             r#"
 [worker]
 state_dir = "{state}"
 
 [redis]
-url = "redis://127.0.0.1:{redis}/"
+url = "{redis}"
 
 [postgres]
 url = "{postgres}"
@@ -141,7 +149,7 @@ backoff_max = "2s"
 format = "text"
 "#,
             state = state.display(),
-            redis = self.proxy.port(),
+            redis = proxied,
             postgres = self.database,
             journal = self.journal().display(),
             receiver = self.receiver.url(),

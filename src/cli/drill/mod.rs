@@ -38,6 +38,7 @@ use self::recovery::Recovery;
 use self::report::{Report, percentile};
 use self::schedule::Fault;
 use self::strike::Striker;
+use crate::supervisor::run_to_end;
 
 /// Prove the promises under faults, on private servers
 ///
@@ -94,7 +95,7 @@ impl Drill {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let limit = self.time() + END_LIMIT + MARGIN;
-        let report = runtime.block_on(async {
+        let report = run_to_end(runtime, async {
             tokio::select! {
                 report = tokio::time::timeout(limit, self.play()) => {
                     report.context("the drill did not come to an end")?

@@ -111,6 +111,9 @@ impl Rules<'_> {
 
     fn http(&mut self, key: &str, http: &HttpSettings) {
         self.scheme(&format!("{key}.url"), &http.url, &["http", "https"]);
+        if let Some(proxy) = &http.proxy {
+            self.scheme(&format!("{key}.proxy"), proxy, &["http", "https"]);
+        }
         let headers = format!("{key}.headers");
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         let bad = |name: &&String| name.is_empty() || !name.chars().all(token);

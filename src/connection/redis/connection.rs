@@ -5,9 +5,8 @@
 //! submitted to the same connection afterwards. After [`MAX_TIMEOUTS`] timeouts in a row without
 //! an answer in between, the connection counts as broken.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -38,6 +37,7 @@ pub struct RedisConnection {
     client_id: i64,
     broken: Arc<AtomicBool>,
     proved: AtomicBool,
+    fault: OnceLock<RedisError>,
     silence: Mutex<Silence>,
 }
 
@@ -50,7 +50,8 @@ impl RedisConnection {
     ) -> Self {
         let proved = AtomicBool::new(false);
         let silence = Silence { timeouts: 0, last_timeout: None, last_answer: Instant::now() };
-        Self { multiplexed, address, client_id, broken, proved, silence: Mutex::new(silence) }
+        let (fault, silence) = (OnceLock::new(), Mutex::new(silence));
+        Self { multiplexed, address, client_id, broken, proved, fault, silence }
     }
 
     /// `host:port`, or the path of the socket.
@@ -77,9 +78,15 @@ impl RedisConnection {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Whether the server ever answered a call sensibly on this connection.
+    /// Whether the server ever answered a call sensibly on this connection. That it is loading, or
+    /// no master any more, is no sensible answer.
     pub(super) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Relaxed)
+    }
+
+    /// For what answer the connection was given up, if it was for one.
+    pub(super) fn fault(&self) -> Option<RedisError> {
+        self.fault.get().cloned()
     }
 
     /// Sends one command and waits for its answer until `deadline`.
@@ -106,6 +113,9 @@ impl RedisConnection {
             .timed(call, command, deadline)
             .await?
             .map_err(|error| self.judge(&error, command))?;
+        if answers.iter().any(is_sensible) {
+            self.prove();
+        }
         Ok(answers)
     }
 
@@ -185,7 +195,11 @@ impl RedisConnection {
     ) -> Result<RedisResult<Value>, RedisError> {
         let mut multiplexed = self.multiplexed.clone();
         let call = multiplexed.send_packed_command(cmd);
-        Ok(self.timed(call, command, deadline).await?.and_then(own_error))
+        let answer = self.timed(call, command, deadline).await?.and_then(own_error);
+        if answer.is_ok() {
+            self.prove();
+        }
+        Ok(answer)
     }
 
     async fn timed<T>(
@@ -202,9 +216,6 @@ impl RedisConnection {
                 silence.timeouts = 0;
                 silence.last_answer = Instant::now();
                 drop(silence);
-                if answer.is_ok() {
-                    self.proved.store(true, Ordering::Relaxed);
-                }
                 Ok(answer)
             }
             Err(_) => {
@@ -234,12 +245,23 @@ impl RedisConnection {
     fn judge(&self, error: &redis::RedisError, command: &'static str) -> RedisError {
         let fault = Fault::judge(error, &self.address, command);
         if fault.broken {
+            // Several callers may meet it; the first one's words do.
+            let _ = self.fault.set(fault.error.clone());
             self.give_up();
         } else {
-            self.proved.store(true, Ordering::Relaxed);
+            self.prove();
         }
         fault.error
     }
+
+    fn prove(&self) {
+        self.proved.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether an answer of a pipeline is none of the server's errors.
+fn is_sensible(answer: &Value) -> bool {
+    !matches!(answer, Value::ServerError(_))
 }
 
 /// The error that the answer is, if it is one. Unlike `Value::extract_error` it leaves the inside

@@ -3,7 +3,8 @@
 //! Invariants: making a link needs no server; a call ends by its deadline, connecting included; at
 //! most one attempt to connect is under way, and after a failed one the next waits for a jittered
 //! pause of at most [`PAUSE_MAX`], during which calls fail at once with what went wrong. A
-//! connection that served at least one call and then broke is replaced without a pause.
+//! connection that served at least one call and then broke is replaced without a pause; one whose
+//! server only ever said that it is loading, or no master, is like a failed attempt.
 //!
 //! An attempt may take longer than a call: the caller gives up, and the next one goes on with it. A
 //! connection to a server that is no longer the one to use is left like a broken one.
@@ -228,9 +229,12 @@ impl RedisLink {
 
     fn may_attempt(&self, attempts: &mut Attempts) -> Result<(), RedisError> {
         let forgiven = self.0.forgiven.swap(false, Ordering::Relaxed);
-        if self.current().take().is_some_and(|gone| gone.is_proved()) || forgiven {
+        let gone = self.current().take();
+        if gone.as_ref().is_some_and(|gone| gone.is_proved()) || forgiven {
             attempts.failures = 0;
             attempts.not_before = None;
+        } else if let Some(fault) = gone.and_then(|gone| gone.fault()) {
+            attempts.last_error = Some(fault);
         }
         let now = Instant::now();
         if attempts.not_before.is_some_and(|not_before| now < not_before) {
@@ -270,6 +274,12 @@ fn pause(failures: u32, random: f64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::JoinSet;
+
     use super::*;
 
     #[test]
@@ -279,5 +289,53 @@ mod tests {
             assert!(pause(failures, 0.999) <= PAUSE_MAX);
         }
         assert!(pause(50, 0.0) >= PAUSE_MAX / 2);
+    }
+
+    /// A server that lets everybody in and then is still loading; counts who has come.
+    async fn loading_server(listener: TcpListener, visits: Arc<AtomicU32>) {
+        let mut visitors = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            visits.fetch_add(1, Ordering::Relaxed);
+            visitors.spawn(serve_loading(stream));
+        }
+    }
+
+    async fn serve_loading(stream: TcpStream) -> Option<()> {
+        let (reader, mut writer) = stream.into_split();
+        let mut lines = BufReader::new(reader).lines();
+        loop {
+            let words = lines.next_line().await.ok()??.strip_prefix('*')?.parse().ok()?;
+            let mut command = Vec::new();
+            for _ in 0..words {
+                let _length = lines.next_line().await.ok()??;
+                command.push(lines.next_line().await.ok()??);
+            }
+            let answer = match command.join(" ").as_str() {
+                "CLIENT ID" => ":7\r\n",
+                "INFO memory" => "$27\r\nmaxmemory_policy:noeviction\r\n",
+                "INFO replication" => "$11\r\nrole:master\r\n",
+                "PING" => "-LOADING Redis is loading the dataset in memory\r\n",
+                _ => "+OK\r\n",
+            };
+            writer.write_all(answer.as_bytes()).await.ok()?;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_loading_is_not_stormed() {
+        const CALLS: u32 = 100;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}/", listener.local_addr().unwrap());
+        let visits = Arc::new(AtomicU32::new(0));
+        let mut server = JoinSet::new();
+        server.spawn(loading_server(listener, Arc::clone(&visits)));
+        let target = RedisTarget::parse(&url, None, None).unwrap();
+        let link = RedisLink::new(target, Duration::from_secs(30));
+        for _ in 0..CALLS {
+            let error = link.query(&redis::cmd("PING"), "PING").await.unwrap_err();
+            assert!(error.is_transient() && error.to_string().contains("loading"), "{error}");
+        }
+        let visits = visits.load(Ordering::Relaxed);
+        assert!(visits < CALLS / 4, "{visits} connections for {CALLS} calls");
     }
 }

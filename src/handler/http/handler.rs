@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, Proxy, Response, StatusCode};
 use url::Url;
 
 use super::options::{HeaderSource, HttpError, HttpOptions};
@@ -19,6 +19,14 @@ use crate::handler::{ExternalHandler, Run};
 
 /// Connections to a server that are kept for reuse while nothing runs.
 const IDLE_CONNECTIONS: usize = 32;
+/// A connection of HTTP/2 is shared by all tasks of a kind, so it is asked for a sign of life, in use
+/// or not, when nothing has come for this long: far less than tasks have, and rare enough for servers
+/// that count pings.
+const PING_AFTER: Duration = Duration::from_secs(15);
+/// The connection is dead, and its requests have failed, when no sign has come within this.
+const PING_LIMIT: Duration = Duration::from_secs(5);
+/// How long a server may take over the body of a refusal, which explains it and decides nothing.
+const EVIDENCE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The handler for kinds with an address.
 pub struct HttpHandler {
@@ -49,9 +57,18 @@ impl HttpHandler {
             .redirect(Policy::none())
             .connect_timeout(options.connect_timeout)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .http2_keep_alive_interval(PING_AFTER)
+            .http2_keep_alive_timeout(PING_LIMIT)
+            .http2_keep_alive_while_idle(true)
             .tcp_nodelay(true)
+            // Payloads and secrets go to whom the configuration names, whatever the environment says.
+            .no_proxy()
             .user_agent(concat!("queue-worker/", env!("CARGO_PKG_VERSION")));
-        if scheme == "http" {
+        let secure = |url: &Url| url.scheme() == "https";
+        if let Some(proxy) = &options.proxy {
+            builder = builder.proxy(through(proxy)?);
+        }
+        if !secure(&options.url) && !options.proxy.as_ref().is_some_and(secure) {
             // Plain text needs no root certificates, and must work where there are none.
             builder = builder.tls_certs_only([]);
         }
@@ -81,14 +98,17 @@ impl HttpHandler {
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|value| retry_after::parse(value, Clock::System.wall_ms()));
+        let mut body = BytesMut::new();
         if status.is_success() {
-            let body = read(response, self.result_cap).await;
-            let body = body.map_err(|error| on_the_way(&error))?;
-            return Ok((!body.is_empty()).then_some(body));
+            let read = read(response, self.result_cap, &mut body).await;
+            read.map_err(|error| on_the_way(&error))?;
+            return Ok((!body.is_empty()).then(|| body.freeze()));
         }
-        // The status alone decides: a body that breaks off is still evidence of what there was.
-        let tail = read(response, self.evidence_cap).await.unwrap_or_default();
-        Err(refused(status, after).with_tail(tail))
+        // The status alone decides: a body that breaks off, or does not end, is still evidence of
+        // what there was.
+        let reading = read(response, self.evidence_cap, &mut body);
+        let _ = tokio::time::timeout(EVIDENCE_LIMIT, reading).await;
+        Err(refused(status, after).with_tail(body))
     }
 }
 
@@ -105,14 +125,25 @@ impl ExternalHandler for HttpHandler {
     }
 }
 
-/// Reads a body up to `cap` bytes. What comes after that is dropped with the connection.
-async fn read(mut response: Response, cap: usize) -> Result<Bytes, reqwest::Error> {
-    let mut body = BytesMut::new();
+/// A proxy for all requests; user and password in its address are for the proxy.
+fn through(proxy: &Url) -> Result<Proxy, HttpError> {
+    if !matches!(proxy.scheme(), "http" | "https") {
+        return Err(HttpError::Proxy { scheme: proxy.scheme().to_owned() });
+    }
+    Proxy::all(proxy.clone()).map_err(|error| HttpError::Client { message: told(&error) })
+}
+
+/// Reads up to `cap` bytes of a body. What comes after that is dropped with the connection.
+async fn read(
+    mut response: Response,
+    cap: usize,
+    body: &mut BytesMut,
+) -> Result<(), reqwest::Error> {
     while body.len() < cap {
         let Some(chunk) = response.chunk().await? else { break };
         body.extend_from_slice(&chunk[..chunk.len().min(cap - body.len())]);
     }
-    Ok(body.freeze())
+    Ok(())
 }
 
 fn refused(status: StatusCode, after: Option<Duration>) -> Failure {

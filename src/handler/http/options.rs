@@ -41,6 +41,9 @@ pub struct HttpOptions {
     pub headers: BTreeMap<String, String>,
     /// Headers whose values are read for each request.
     pub secret_headers: Option<HeaderSource>,
+    /// An `http` or `https` address of a proxy that all requests go through. Those that the
+    /// environment names are never used.
+    pub proxy: Option<Url>,
     /// For TCP and TLS together.
     pub connect_timeout: Duration,
     /// Bytes of a successful response kept as the result; the rest is not read.
@@ -56,6 +59,7 @@ impl HttpOptions {
             url,
             headers: BTreeMap::new(),
             secret_headers: None,
+            proxy: None,
             connect_timeout: Duration::from_secs(5),
             result_cap: 64 * 1024,
             evidence_cap: 16 * 1024,
@@ -81,6 +85,12 @@ pub enum HttpError {
     #[error("url scheme `{scheme}` is not supported; use http or https")]
     Scheme {
         /// What the address begins with.
+        scheme: String,
+    },
+    /// A proxy that is neither `http` nor `https`.
+    #[error("proxy scheme `{scheme}` is not supported; use http or https")]
+    Proxy {
+        /// What its address begins with.
         scheme: String,
     },
     /// A header's name or value contains what HTTP does not allow there.

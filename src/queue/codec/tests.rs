@@ -109,6 +109,8 @@ fn bad_text_names_its_field() {
         ("lock_key", b"a\0b"),
         ("lock_key", b"a\nb"),
         ("lock_key", &[b'x'; 256]),
+        ("lock_key", b"qw:{mail}:tasks"),
+        ("lock_key", b"lock:task:17"),
         ("traceparent", b"00-\x1b"),
         ("traceparent", &[b'x'; 129]),
     ] {
@@ -126,6 +128,16 @@ fn bad_text_names_its_field() {
             message(decode(&delivery(&[(b"task_id", id), (b"kind", kind), (b"payload", b"")]), 0));
         assert!(told.starts_with(field), "{told}");
     }
+}
+
+#[test]
+fn a_lock_key_is_none_of_the_queue_s_own_keys() {
+    for key in ["qw", "locks:git:repo:x", "lock", "repo:lock:task:17", "QW:x"] {
+        assert!(with(&[(b"lock_key", key.as_bytes())]).is_ok(), "{key}");
+    }
+    let task = with(&[]).expect("a task");
+    let lock = LockKey::new(&task.lock_name()).expect("text");
+    assert_eq!(lock.reserved(), Some("lock:"), "the lock of a single task is reserved");
 }
 
 #[test]
