@@ -41,7 +41,7 @@ pub(super) struct Doctor {
     /// Leave out what is well
     #[arg(long, short)]
     quiet: bool,
-    /// The unit to look at; may contain *
+    /// The unit to look at; of those that match a name with * in it, the workers
     #[arg(long, value_name = "NAME", default_value = "queue-worker*.service")]
     unit: String,
 }
@@ -88,7 +88,7 @@ impl Doctor {
 
 impl Doctor {
     /// The file of --config. Where that is the default and is not there, the one that the only unit
-    /// names: on NixOS it is somewhere in the store.
+    /// names: on NixOS it is /etc/queue-worker/NAME.toml.
     async fn configuration(&self, global: &GlobalOptions) -> PathBuf {
         let given = &global.config;
         if given != Path::new(DEFAULT_CONFIG) || given.exists() {
