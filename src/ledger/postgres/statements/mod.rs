@@ -9,9 +9,9 @@ mod questions;
 mod sweeps;
 mod tasks;
 
-pub(super) use letters::{BURY, LETTERS, PURGE, REQUEUE};
+pub(super) use letters::{BURY, LETTER_IDS, LETTERS, PURGE, REQUEUE};
 pub(super) use questions::{
-    COUNTS, HISTORY, OPEN_LETTERS, RUNNING, SCHEMA_VERSION, SHOW_LETTERS, TASK, TASKS,
+    BACKLOG, COUNTS, HISTORY, OPEN_LETTERS, RUNNING, SCHEMA_VERSION, SHOW_LETTERS, TASK, TASKS,
 };
 pub(super) use sweeps::{
     DUE_LETTERS, DUE_TASKS, PROMOTED_LETTERS, PROMOTED_TASKS, PRUNE_LETTERS, PRUNE_TASKS, STRAYS,
@@ -50,6 +50,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("REQUEUE", REQUEUE),
     ("COUNTS", COUNTS),
     ("OPEN_LETTERS", OPEN_LETTERS),
+    ("BACKLOG", BACKLOG),
     ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
@@ -58,5 +59,6 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("PRUNE_TASKS", PRUNE_TASKS),
     ("PRUNE_LETTERS", PRUNE_LETTERS),
     ("PURGE", PURGE),
+    ("LETTER_IDS", LETTER_IDS),
     ("SCHEMA_VERSION", SCHEMA_VERSION),
 ];
