@@ -38,9 +38,9 @@ impl Heartbeat {
                 };
                 runtime.block_on(async {
                     // The coordinator built the same ones before: this cannot fail.
-                    let Ok(stores) = build::stores(&config, worker, Clock::System) else { return };
+                    let Ok(built) = build::stores(&config, worker, Clock::System) else { return };
                     let stop = async { drop(ended.await) };
-                    heartbeat::run(&beats, &stores, config.lease.heartbeat, stop).await;
+                    heartbeat::run(&beats, &built.stores, config.lease.heartbeat, stop).await;
                 });
             })
             .map_err(system("start the heartbeat's thread"))?;
