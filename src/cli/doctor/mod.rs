@@ -11,6 +11,7 @@ mod lock_nodes;
 mod machine;
 mod postgres;
 mod redis;
+mod streams;
 mod unit;
 
 use std::io::{self, Write};
@@ -55,9 +56,10 @@ impl Doctor {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let path = self.configuration(global).await;
         let config = Config::load(&path, &Environment::of_process())?;
-        let (units, redis, nodes, postgres, clock) = tokio::join!(
+        let (units, redis, streams, nodes, postgres, clock) = tokio::join!(
             unit::look(&self.unit, &config, &path),
             redis::look(&config),
+            streams::look(&config),
             lock_nodes::look(&config),
             postgres::look(&config),
             clocks::synchronized(),
@@ -68,7 +70,7 @@ impl Doctor {
         let clocks = clocks::judge(clock, &[("redis", redis_clock), ("postgres", postgres_clock)]);
         let machine = machine::look(&config, &known);
         let container = container::look(&config).await;
-        let parts = [units, machine, container, clocks, redis, nodes, postgres];
+        let parts = [units, machine, container, clocks, redis, streams, nodes, postgres];
         let findings: Vec<Finding> =
             parts.into_iter().flatten().flat_map(|part| part.all).collect();
         let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
