@@ -411,6 +411,47 @@ const BAD: &[BadCase] = &[
         "\"info\"",
     ),
     ("[log]\nlevel = \"queue_worker=loud\"\n", Some(2), "log.level", "is no filter", "\"info\""),
+    ("[log]\nlevel = \"\"\n", Some(2), "log.level", "is empty", "\"info\""),
+    ("[log]\nlevel = \" ,\"\n", Some(2), "log.level", "is empty", "\"info\""),
+    ("[lease]\nheartbeat = \"1ms\"\n", Some(2), "lease.heartbeat", "too short", "\"100ms\""),
+    ("[lease]\nsweep = \"1ms\"\n", Some(2), "lease.sweep", "too short", "\"50ms\""),
+    ("[lease]\nnode_timeout = \"1ms\"\n", Some(2), "lease.node_timeout", "too short", "\"5ms\""),
+    (
+        "[lease]\nmin_idle = \"3650d\"\n",
+        Some(2),
+        "lease.min_idle",
+        "more than 100 times lease.ttl = 5s",
+        "\"500s\" or less",
+    ),
+    (
+        "[postgres]\ncall_timeout = \"1d\"\n",
+        Some(2),
+        "postgres.call_timeout",
+        "more than 10 times lease.ttl = 5s",
+        "\"50s\" or less",
+    ),
+    (
+        "[worker]\nmax_in_flight = 10\n[[queue]]\nname = \"b\"\nconcurrency = 10000\n",
+        Some(5),
+        "queue.b.concurrency",
+        "10000 do not fit into worker.max_in_flight = 10",
+        "raise worker.max_in_flight",
+    ),
+    ("[web]\nlisten = \"127.0.0.1:0\"\n", Some(2), "web.listen", "any free port", "9464"),
+    (
+        "[retention]\ndead_letters = \"1ms\"\n",
+        Some(2),
+        "retention.dead_letters",
+        "before anybody has seen it",
+        "\"1h\"",
+    ),
+    (
+        "[retention]\ndead_letters = \"31d\"\n",
+        Some(2),
+        "retention.dead_letters",
+        "without its row a letter cannot be requeued",
+        "raise retention.failed to \"31d\"",
+    ),
     ("lease = 5\n", Some(1), "lease", "is not a table", "[lease]"),
     ("[lease\nttl = \"5s\"\n", Some(1), "", "is not TOML", "correct it"),
     ("[lease]\nttl = \"5s\"\nttl = \"6s\"\n", Some(3), "", "is not TOML", "correct it"),
@@ -492,6 +533,26 @@ fn bad_variables_are_named() {
         ("QUEUE_WORKER_HANDLER__X__TIMEOUT", "5s", "is missing", "type = "),
         ("QUEUE_WORKER_LEASE__HEARTBEAT", "2s", "shorter than three heartbeats", "6500ms"),
         ("QUEUE_WORKER_WORKER__THREADS", "", "is not a whole number", "16"),
+        ("QUEUE_WORKER_LEASE_TTL", "10s", "one `_` is missing", "write QUEUE_WORKER_LEASE__TTL"),
+        ("QUEUE_WORKER_REDIS_PASSWORD", "hunter2", "missing", "QUEUE_WORKER_REDIS__PASSWORD"),
+        (
+            "QUEUE_WORKER_UNKNOWN_KIND_GIVE_UP",
+            "1d",
+            "one `_` is missing",
+            "QUEUE_WORKER_UNKNOWN_KIND__GIVE_UP",
+        ),
+        (
+            "QUEUE_WORKER_QUEUE_MAIL_MAX_PAYLOAD",
+            "1KiB",
+            "one `_` is missing",
+            "QUEUE_WORKER_QUEUE__MAIL__MAX_PAYLOAD",
+        ),
+        (
+            "QUEUE_WORKER_HANDLER_X_TIMEOUT",
+            "1s",
+            "one `_` is missing",
+            "QUEUE_WORKER_HANDLER__X__TIMEOUT",
+        ),
     ];
     for (name, text, message, remedy) in cases {
         let problem = only_problem(QUEUE, &[(name, text)]);
@@ -500,13 +561,45 @@ fn bad_variables_are_named() {
         assert!(problem.message.contains(message), "{problem}");
         assert!(problem.remedy.contains(remedy), "{problem}");
         assert!(problem.to_string().starts_with(&format!("{name}: ")), "{problem}");
+        assert!(!problem.to_string().contains("hunter2"), "{problem}");
     }
 }
 
 #[test]
 fn other_variables_are_left_alone() {
-    let config = parse_with(QUEUE, &[("QUEUE_WORKER_CONFIG", "/x"), ("OTHER__X", "y")]);
-    assert!(config.is_ok());
+    let mut variables = vec![("QUEUE_WORKER_CONFIG", "/x"), ("OTHER__X", "y")];
+    // What a task is told of its run, which may enqueue others.
+    let run = ["TASK_ID", "KIND", "QUEUE", "ATTEMPT", "FENCE", "DEADLINE_MS", "RUN"]
+        .map(|name| format!("QUEUE_WORKER_{name}"));
+    variables.extend(run.iter().map(|name| (name.as_str(), "1")));
+    assert!(parse_with(QUEUE, &variables).is_ok());
+}
+
+#[test]
+fn of_two_passwords_neither_is_taken() {
+    for section in ["redis", "postgres", "lease"] {
+        let text = format!("{QUEUE}[{section}]\npassword_file = \"/x\"\n");
+        let variable = format!("QUEUE_WORKER_{}__PASSWORD", section.to_ascii_uppercase());
+        let problem = only_problem(&text, &[(&variable, "hunter2")]);
+        assert_eq!(problem.key, format!("{section}.password_file"), "{problem}");
+        assert!(problem.message.contains(&format!("{section}.password in")), "{problem}");
+        assert!(!problem.to_string().contains("hunter2"), "{problem}");
+    }
+}
+
+#[test]
+fn a_default_concurrency_may_be_more_than_fits() {
+    parse(&format!("[worker]\nmax_in_flight = 10\n{QUEUE}")).expect("a configuration");
+}
+
+#[test]
+fn a_missing_file_beside_others_names_one_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("jobs.toml"), QUEUE).expect("written");
+    let absent = folder.path().join("queue-worker.toml");
+    let error = Config::load(&absent, &Environment::default()).expect_err("missing").to_string();
+    assert!(error.contains("jobs.toml") && error.contains("queue-worker-jobs"), "{error}");
+    assert!(!error.contains("create it"), "{error}");
 }
 
 #[test]
@@ -669,6 +762,7 @@ fn other_value(key: &str, kind: &str) -> &'static str {
     match (key, kind) {
         ("lease.ttl", _) => "5001ms",
         ("retention.succeeded" | "retention.failed", _) => "40d",
+        ("retention.dead_letters", _) => "20d",
         ("lease.min_idle", _) => "9s",
         ("lease.heartbeat", _) => "1s",
         ("redis.call_timeout", _) => "400ms",

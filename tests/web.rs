@@ -220,6 +220,13 @@ async fn a_takeover_and_a_stolen_fence_are_counted() {
 async fn the_documented_metrics_are_the_exported_ones() {
     let (scene, port) = scene().await;
     let mut worker = worker(&scene, "a", port).await;
+    let both = async || {
+        let page = page(port).await;
+        ["stream_entries", "delayed_tasks"]
+            .iter()
+            .all(|name| page.0.contains_key(&format!("queue_worker_{name}")))
+    };
+    wait_for("the stores to be measured", both).await;
     let page = page(port).await;
     let exported: BTreeSet<&str> = page.0.keys().map(String::as_str).collect();
     let named: BTreeSet<&str> = metrics::ALL.iter().map(|metric| metric.name).collect();
@@ -231,6 +238,38 @@ async fn the_documented_metrics_are_the_exported_ones() {
             (metric.sort.as_str(), metric.help)
         );
     }
+    worker.terminate().await;
+}
+
+#[tokio::test]
+async fn what_waits_in_the_stores_is_told() {
+    let (scene, port) = scene().await;
+    let config = std::fs::read_to_string(scene.config_path()).expect("read the configuration");
+    let one_at_a_time = config.replace("concurrency = 8", "concurrency = 1");
+    assert_ne!(one_at_a_time, config);
+    std::fs::write(scene.config_path(), one_at_a_time).expect("write the configuration");
+    let mut worker = worker(&scene, "a", port).await;
+    until_counted(port, "queue_worker_stream_entries{queue=\"q\"}", 0.0).await;
+    scene.task("fails", "exit", "65").await;
+    scene.until_status("fails", "failed").await;
+    let later = [("not_before_ms", "253402300799999")];
+    scene.task_with("later", "exit", b"0", &later).await;
+    scene.until_status("later", "delayed").await;
+    scene.task("runs", "gate", "").await;
+    scene.until_journal("runs", "start").await;
+    // Else it might be fetched ahead.
+    worker.signal(Signal::TSTP);
+    until(port, "/readyz", 503, "quiet").await;
+    scene.task("waits", "exit", "0").await;
+    let of_q = |name: &str| format!("queue_worker_{name}{{queue=\"q\"}}");
+    until_counted(port, &of_q("waiting_entries"), 1.0).await;
+    until_counted(port, &of_q("delayed_tasks"), 1.0).await;
+    until_counted(port, &of_q("open_dead_letters"), 1.0).await;
+    let page = page(port).await;
+    assert_eq!(page.value(&of_q("stream_entries")), Some(2.0));
+    let age = page.value(&of_q("oldest_waiting_entry_age_seconds")).expect("an age");
+    assert!(age > 0.0 && age < 60.0, "{age}");
+    scene.open_gate();
     worker.terminate().await;
 }
 

@@ -19,6 +19,9 @@ pub(super) struct Run {}
 pub(super) fn run(global: &GlobalOptions) -> anyhow::Result<ExitCode> {
     let config = Config::load(&global.config, &Environment::of_process())?;
     let log = telemetry::init(config.log.format.as_str(), &config.log.level)?;
+    for absent in config.absent_programs() {
+        tracing::warn!("{absent}: its tasks fail until it is there");
+    }
     supervisor::run(Startup {
         config,
         config_path: global.config.clone(),

@@ -1,14 +1,16 @@
 //! The environment: overrides of keys, and what systemd tells about directories.
 //!
 //! `QUEUE_WORKER_SECTION__KEY` overrides one key. A variable of ours that has `__` and fits no key
-//! is a problem, since a misspelt override that is ignored is worse than none; without `__` it
-//! belongs to somebody else (the command line's options).
+//! is a problem, since a misspelt override that is ignored is worse than none; so is one that would
+//! fit if one `_` were two. Any other without `__` belongs to somebody else (the command line's
+//! options, what a task is told of its run).
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use super::leaf::Refusal;
 use super::reader::{Content, Findings, Node, Origin};
+use super::reference::reference_keys;
 
 /// What every override starts with.
 pub const VARIABLE_PREFIX: &str = "QUEUE_WORKER_";
@@ -39,8 +41,15 @@ impl Environment {
         for (name, text) in &self.0 {
             let Some(name) = name.to_str() else { continue };
             let Some(path) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
-            let Some((section, rest)) = path.split_once(SEPARATOR) else { continue };
             let origin = Origin::Variable(name.to_owned());
+            let Some((section, rest)) = path.split_once(SEPARATOR) else {
+                if let Some(meant) = doubled(name) {
+                    let remedy = format!("write {meant}");
+                    let refusal = Refusal::new("overrides nothing: one `_` is missing", remedy);
+                    findings.push(Some(&origin), "", refusal);
+                }
+                continue;
+            };
             let placed = match text.to_str() {
                 None => Err(Refusal::new("is not UTF-8", "give it a value that is text")),
                 Some(text) => place(root, &section.to_ascii_lowercase(), rest, &origin, text),
@@ -56,6 +65,21 @@ impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment 
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         Self(pairs.into_iter().map(|(name, text)| (name.into(), text.into())).collect())
     }
+}
+
+/// The variable that was meant, where a name without the separator would be one with it.
+fn doubled(name: &str) -> Option<String> {
+    let name = name.to_ascii_uppercase();
+    reference_keys().into_iter().find_map(|key| {
+        for place in ["__NAME__", "__KIND__"] {
+            let Some((before, after)) = key.variable.split_once(place) else { continue };
+            let selector = name.strip_prefix(before)?.strip_suffix(after)?;
+            let selector = selector.strip_prefix('_')?.strip_suffix('_')?;
+            return (!selector.is_empty())
+                .then(|| [before, SEPARATOR, selector, SEPARATOR, after].concat());
+        }
+        (key.variable.replace(SEPARATOR, "_") == name).then_some(key.variable)
+    })
 }
 
 /// Puts one override where it belongs.

@@ -12,6 +12,9 @@ use super::reader::{Content, Findings, Node, Origin};
 /// The largest file that is read, in bytes: nobody writes more by hand.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
+/// No more entries of a folder are looked at for a hint.
+const MOST_BESIDE: usize = 100;
+
 /// Reads the file's text; a problem is noted, and `None` says so.
 pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<String> {
     let mut bytes = Vec::new();
@@ -19,7 +22,11 @@ pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<String> {
         .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
     let refusal = match result {
         Err(error) => {
-            let remedy = "create it, readable for this user, or name another file";
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let beside = missing.then(|| beside(path)).flatten();
+            let remedy = beside.unwrap_or_else(|| {
+                "create it, readable for this user, or name another file".to_owned()
+            });
             Refusal::new(format!("cannot be read: {error}"), remedy)
         }
         Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => Refusal::new(
@@ -33,6 +40,22 @@ pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<String> {
     };
     findings.push(None, "", refusal);
     None
+}
+
+/// The remedy where the folder has other files: each is the configuration of one instance.
+fn beside(path: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(path.parent()?).ok()?.take(MOST_BESIDE).flatten();
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|file| file.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    files.sort();
+    let file = files.first()?;
+    let name = file.file_stem()?.to_string_lossy();
+    Some(format!(
+        "name one that is there: --config {} (on NixOS the command queue-worker-{name} does)",
+        file.display()
+    ))
 }
 
 /// Parses the text; a problem is noted, and `None` says so.

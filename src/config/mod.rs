@@ -14,6 +14,7 @@ mod git;
 mod handlers;
 mod leaf;
 mod load;
+mod programs;
 mod reader;
 mod reference;
 mod reload;
@@ -31,6 +32,7 @@ pub use git::GitSettings;
 pub use handlers::{
     ExecSettings, HandlerAction, HandlerCommon, HandlerSettings, HttpSettings, SqlSettings,
 };
+pub use programs::AbsentProgram;
 pub use reference::{KeyReference, default_toml, reference_keys, reference_md};
 pub use reload::{ReloadPlan, in_force, reloadable};
 pub use secret::{Secret, SecretError};

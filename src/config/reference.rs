@@ -212,7 +212,8 @@ Lists and tables are written as in TOML. An empty variable unsets a key that has
   does not have adds a handler.
 - In both, case does not matter, and `_` stands for each character that a variable cannot have.
 
-A variable with that prefix and `__` that fits no key is an error. Under systemd `worker.state_dir`
+A variable with that prefix and `__` that fits no key is an error, and so is one that lacks a `_`, such
+as `QUEUE_WORKER_LEASE_TTL`. Under systemd `worker.state_dir`
 defaults to `$STATE_DIRECTORY`.
 
 ## Secrets
@@ -227,18 +228,27 @@ password inside a URL must be percent-encoded.
 ## Rules between keys
 
 - `lease.ttl` ≥ 3 × `lease.heartbeat` + `redis.call_timeout`
-- `lease.min_idle` ≥ `lease.ttl` and `lease.sweep` ≤ `lease.ttl`
+- `lease.ttl` ≤ `lease.min_idle` ≤ 100 × `lease.ttl`, and `lease.sweep` ≤ `lease.ttl`
 - `lease.nodes`: none, or an odd number of different servers from 3 to 15; `lease.node_timeout` ≤
   `redis.call_timeout`
 - `drain.timeout` + `drain.kill_after` + `drain.margin` ≤ `drain.stop_timeout`, if that is set;
   without it the unit's own limit shortens a longer drain while the worker runs (docs/systemd.md)
-- `postgres.lock_timeout` ≤ `postgres.call_timeout`, `postgres.committers` ≤ `postgres.pool_size`
+- `postgres.lock_timeout` ≤ `postgres.call_timeout` ≤ 10 × `lease.ttl`, `postgres.committers` ≤ `postgres.pool_size`
 - `postgres.call_timeout`, `redis.call_timeout` and `redis.connect_timeout` ≤ one day
-- `queue.NAME.max_payload` ≤ `worker.payload_budget`
+- `queue.NAME.max_payload` ≤ `worker.payload_budget`; `queue.NAME.concurrency`, where it is written, ≤
+  `worker.max_in_flight`
 - `backoff_base` ≤ `backoff_max`
 - `retention.succeeded` and `retention.failed` ≥ every handler's `backoff_max` and `timeout`, and
   `unknown_kind.give_up`
-- `web.listen` is a loopback address, unless `web.allow_remote`
+- `retention.failed` ≥ `retention.dead_letters`: a letter is requeued into its task's row
+- `web.listen` is a loopback address, unless `web.allow_remote`, and names its port
+- of `password_file`, `password` in the environment and a password in the URL, one
+- at least: `lease.heartbeat` 100ms, `lease.sweep` 50ms, `lease.node_timeout` 5ms, `redis.call_timeout` and
+  `redis.connect_timeout` 50ms, `postgres.call_timeout` and `retention.every` 100ms,
+  `retention.dead_letters` 1h
+
+A program with an absolute path that is not there is a warning at the start, and in
+`queue-worker doctor`: it may be installed later, and a file is often checked on another machine.
 
 ## Reload
 

@@ -142,7 +142,9 @@ section! {
         /// A file that holds the password, read at each connect. A relative path is looked up in
         /// the unit's credentials ($CREDENTIALS_DIRECTORY).
         password_file: Option<PathBuf> = None,
-        /// Connections, the heartbeat's own not counted.
+        /// Connections of a pool. There are two, for claims and outcomes and for effects, and a third
+        /// with handlers of type git-analysis; with the heartbeat's own a worker opens up to twice
+        /// (three times) this number and one.
         pool_size: u32 = 8,
         /// How long a statement may take, commit included.
         call_timeout: Duration = secs(5),
@@ -283,7 +285,8 @@ section! {
         /// Rows of tasks that succeeded. At least as long as anything here may wait: every
         /// handler's backoff_max and timeout, and unknown_kind.give_up.
         succeeded: Duration = secs(7 * 24 * 3_600),
-        /// Rows of tasks that failed for good or are dead. At least as long as those.
+        /// Rows of tasks that failed for good or are dead. At least as long as those, and as
+        /// dead_letters.
         failed: Duration = secs(30 * 24 * 3_600),
         /// Dead letters, with their payloads.
         dead_letters: Duration = secs(30 * 24 * 3_600),

@@ -13,9 +13,9 @@ mod postgres;
 pub use effect::{Effect, EffectConnection, EffectError, EffectItem};
 pub use error::LedgerError;
 pub use postgres::{
-    Count, DeadLetter, HistoryLine, LetterFilter, MigrationReport, PostgresLedger, PostgresOptions,
-    RunningTask, TaskDetails, TaskFilter, TaskLine, expected_version, migrate, migrate_schema,
-    session,
+    Count, DeadLetter, HistoryLine, LetterFilter, MOST_COUNTED, MigrationReport, PostgresLedger,
+    PostgresOptions, RunningTask, TaskDetails, TaskFilter, TaskLine, Waiting, expected_version,
+    migrate, migrate_schema, session,
 };
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub use self::redis::{Consumer, QueueDepth, RedisQueue, RedisQueueOptions};
+pub use self::redis::{Backlog, Consumer, QueueDepth, RedisQueue, RedisQueueOptions};
 use crate::domain::{Delivery, EntryId, QueueName, RawEntry};
 
 /// How much a fetch may bring.

@@ -65,12 +65,18 @@ pub fn ledger_options(config: &Config, worker: WorkerId) -> Result<PostgresOptio
     })
 }
 
+/// The stores of the worker, and two of them as what they are.
+pub(super) struct Built {
+    /// As the worker knows them.
+    pub(super) stores: Stores,
+    /// Its queue.
+    pub(super) redis: Arc<RedisQueue>,
+    /// Its ledger.
+    pub(super) postgres: Arc<PostgresLedger>,
+}
+
 /// The stores of the worker.
-pub(super) fn stores(
-    config: &Config,
-    worker: WorkerId,
-    clock: Clock,
-) -> Result<Stores, BuildError> {
+pub(super) fn stores(config: &Config, worker: WorkerId, clock: Clock) -> Result<Built, BuildError> {
     let target = redis_target(&config.redis)?;
     let queue = RedisQueueOptions {
         min_idle: config.lease.min_idle,
@@ -78,11 +84,14 @@ pub(super) fn stores(
         max_payload: config.queues.iter().map(|queue| queue.max_payload.bytes()).max().unwrap_or(0),
         ..RedisQueueOptions::new(target.clone(), worker)
     };
-    Ok(Stores {
-        queue: Arc::new(RedisQueue::new(queue)),
+    let redis = Arc::new(RedisQueue::new(queue));
+    let postgres = Arc::new(PostgresLedger::new(ledger_options(config, worker)?));
+    let stores = Stores {
+        queue: Arc::<RedisQueue>::clone(&redis),
         leases: leases(config, target, clock)?,
-        ledger: Arc::new(PostgresLedger::new(ledger_options(config, worker)?)),
-    })
+        ledger: Arc::<PostgresLedger>::clone(&postgres),
+    };
+    Ok(Built { stores, redis, postgres })
 }
 
 /// What tasks about commits need beside git.

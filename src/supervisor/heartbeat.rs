@@ -34,10 +34,10 @@ impl Heartbeat {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| format!("its runtime did not start: {error}"))?;
             runtime.block_on(async {
-                let stores = build::stores(&config, worker, Clock::System)
+                let built = build::stores(&config, worker, Clock::System)
                     .map_err(|error| format!("its stores cannot be built: {error}"))?;
                 let stop = async { drop(end.await) };
-                heartbeat::run(&beats, &stores, config.lease.heartbeat, stop).await;
+                heartbeat::run(&beats, &built.stores, config.lease.heartbeat, stop).await;
                 Ok(())
             })
         })

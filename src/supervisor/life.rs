@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::allowance::{Allowance, UnitLimit};
+use super::backlog::BacklogGauges;
 use super::build;
 use super::confinement::Confinement;
 use super::heartbeat::Heartbeat;
@@ -52,6 +53,8 @@ pub(super) struct Life {
     pub(super) heartbeat: Heartbeat,
     pub(super) vitals: Vitals,
     pub(super) web: Option<Server>,
+    /// Until it is started.
+    pub(super) backlog: Option<BacklogGauges>,
 }
 
 impl Life {
@@ -240,13 +243,16 @@ impl Life {
         fetchers
     }
 
-    fn start_helpers(&self) -> JoinSet<()> {
+    fn start_helpers(&mut self) -> JoinSet<()> {
         let mut helpers = JoinSet::new();
         let names = self.queues.iter().map(|(served, _, _)| served.name.clone()).collect();
         helpers.spawn(Maintenance::new(self.context.clone(), names).run());
         let (health, stores) = (Arc::clone(&self.context.health), self.context.stores.clone());
         helpers.spawn(async move { health.watch(&stores).await });
         helpers.spawn(sweep_orphans(Arc::clone(&self.reloader.confinement)));
+        if let Some(backlog) = self.backlog.take() {
+            helpers.spawn(backlog.watch(Arc::clone(&self.context.health)));
+        }
         let (health, count) = (Arc::clone(&self.context.health), self.queues.len());
         helpers.spawn(async move {
             health.until_ready().await;

@@ -8,6 +8,7 @@
 //! [`Phase::on`]: crate::protocol::drain::Phase::on
 
 mod allowance;
+mod backlog;
 mod build;
 mod commits;
 mod confinement;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use super::allowance::{Allowance, UnitLimit};
+use super::backlog::BacklogGauges;
 use super::build::{self, BuildError};
 use super::commits::Commits;
 use super::confinement::Confinement;
@@ -128,8 +129,9 @@ fn start(
     let beats = Beats::new(clock);
     let heartbeat = Heartbeat::start(&config, worker, &beats)?;
     let dice = Dice::Thread;
+    let build::Built { stores, redis, postgres } = build::stores(&config, worker, clock)?;
     let context = Context {
-        stores: build::stores(&config, worker, clock)?,
+        stores,
         registry: Arc::clone(&registry),
         handlers,
         clock,
@@ -152,6 +154,10 @@ fn start(
         .collect();
     let vitals = web::vitals(&context, &queues);
     let web = web::start(&config, &vitals, &queues, Arc::clone(&context.counts));
+    let backlog = web.is_some().then(|| {
+        let names = queues.iter().map(|(served, _, _)| served.name.clone()).collect();
+        BacklogGauges::new(context.counts.registry(), names, redis, postgres, clock)
+    });
     // Last: an attempt to start that failed leaves nothing behind to be told of.
     let marker = Marker::leave(&config.worker.state_dir, worker, clock, &allowance);
     Ok(Life {
@@ -178,5 +184,6 @@ fn start(
         heartbeat,
         vitals,
         web,
+        backlog,
     })
 }

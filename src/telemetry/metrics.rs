@@ -86,6 +86,17 @@ metrics! {
     IN_FLIGHT: Gauge, "in_flight_tasks", "tasks", ["queue"];
     /// Handlers that run now.
     RUNNING: Gauge, "running_tasks", "tasks", ["queue"];
+    /// Entries in the stream: waiting, or in a worker's hands.
+    STREAM_ENTRIES: Gauge, "stream_entries", "entries", ["queue"];
+    /// Entries of the stream that no worker has read yet.
+    WAITING_ENTRIES: Gauge, "waiting_entries", "entries", ["queue"];
+    /// Age of the oldest of those, by the clocks of Redis and this machine; 0 without one.
+    OLDEST_WAITING: Gauge, "oldest_waiting_entry_age_seconds", "seconds", ["queue"];
+    /// Tasks that wait in Postgres for their time, a retry, a handler or their lock key; of all that
+    /// wait at most 100000 are counted.
+    DELAYED: Gauge, "delayed_tasks", "tasks", ["queue"];
+    /// Dead letters that nobody has requeued or purged; of the newest 100000.
+    OPEN_LETTERS: Gauge, "open_dead_letters", "letters", ["queue"];
     /// Age of the oldest claim that is kept alive; 0 without one.
     OLDEST: Gauge, "oldest_task_age_seconds", "seconds", [];
     /// Silent or given-back entries taken over from the pending list.
@@ -194,6 +205,32 @@ for another task), `failed`, `crashed`, `unknown_kind`.
 
 `phase` of `queue_worker_phase`: `running`, `quiet`, `background`, `draining`, `interrupting`,
 `abandoning`, `stopped`.
+
+## What to be woken for
+
+What waits in the stores (`stream_entries`, `waiting_entries`, `oldest_waiting_entry_age_seconds`,
+`delayed_tasks`, `open_dead_letters`) is measured every 15 seconds, and every worker tells the same of a
+queue: take `max by (queue)`, never `sum`. While a store does not answer its series are missing. If all
+workers are gone nobody tells: hence the first of these alerts.
+
+```yaml
+groups:
+  - name: queue-worker
+    rules:
+      - alert: QueueWorkerGone
+        expr: absent(up{job=\"queue-worker\"} == 1)
+        for: 2m
+      - alert: QueueWorkerNotPulling
+        expr: min by (instance, store) (queue_worker_store_up) == 0
+        for: 5m
+      - alert: TasksWaitTooLong
+        expr: max by (queue) (queue_worker_oldest_waiting_entry_age_seconds) > 300
+        for: 5m
+      - alert: NewDeadLetters
+        expr: max by (queue) (delta(queue_worker_open_dead_letters[15m])) > 0
+      - alert: TaskRunsTooLong
+        expr: max by (instance) (queue_worker_oldest_task_age_seconds) > 3600
+```
 ";
 
 /// The page about every metric, in Markdown.

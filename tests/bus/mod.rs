@@ -26,6 +26,7 @@ use zbus::zvariant::OwnedObjectPath;
 use zbus::{Connection, interface};
 
 const PATH: &str = "/org/freedesktop/systemd1/unit/queue_2dworker_2eservice";
+const BESIDE: &str = "/org/freedesktop/systemd1/unit/beside_2eservice";
 
 /// What the manager says.
 #[derive(Debug, Clone)]
@@ -42,6 +43,8 @@ pub struct Said {
     pub credentials: Vec<(String, String)>,
     /// Other units that are loaded.
     pub others: Vec<String>,
+    /// A unit beside it that runs once: its name, and the arguments of its ExecStart=
+    pub beside: Option<(String, Vec<String>)>,
     /// Requires= and After=
     pub requires: Vec<String>,
     /// ExecStart=, the arguments.
@@ -63,6 +66,7 @@ impl Default for Said {
             drop_ins: Vec::new(),
             credentials: Vec::new(),
             others: Vec::new(),
+            beside: None,
             requires: Vec::new(),
             command: Vec::new(),
             delay: Duration::ZERO,
@@ -114,12 +118,15 @@ impl Bus {
         let said = Arc::new(Mutex::new(said));
         let main = Arc::new(AtomicU32::new(0));
         let manager = Manager { said: Arc::clone(&said), main: Arc::clone(&main) };
-        let service = Service { said: Arc::clone(&said), main };
-        let unit = Unit { said: Arc::clone(&said) };
+        let service =
+            |is_beside| Service { said: Arc::clone(&said), main: Arc::clone(&main), is_beside };
+        let unit = |is_beside| Unit { said: Arc::clone(&said), is_beside };
         let connecting = zbus::connection::Builder::address(address.as_str())
             .and_then(|builder| builder.serve_at("/org/freedesktop/systemd1", manager))
-            .and_then(|builder| builder.serve_at(PATH, service))
-            .and_then(|builder| builder.serve_at(PATH, unit))
+            .and_then(|builder| builder.serve_at(PATH, service(false)))
+            .and_then(|builder| builder.serve_at(PATH, unit(false)))
+            .and_then(|builder| builder.serve_at(BESIDE, service(true)))
+            .and_then(|builder| builder.serve_at(BESIDE, unit(true)))
             .and_then(|builder| builder.name("org.freedesktop.systemd1"))
             .expect("good names")
             .build();
@@ -185,27 +192,31 @@ impl Manager {
                 name.starts_with(start) && name.ends_with(end)
             })
         };
-        let line = |name| {
+        let beside = said.beside.map(|(name, _)| name);
+        let line = |name: String| {
             let none = String::new;
             let path = |path| OwnedObjectPath::try_from(path).expect("a path");
             let (loaded, active) = ("loaded".to_owned(), "active".to_owned());
-            let (unit, job) = (path(PATH), path("/"));
+            let is_beside = beside.as_ref() == Some(&name);
+            let (unit, job) = (path(if is_beside { BESIDE } else { PATH }), path("/"));
             (name, none(), loaded, active, none(), none(), unit, 0, none(), job)
         };
-        let all = std::iter::once(said.name).chain(said.others);
+        let all = std::iter::once(said.name).chain(said.others).chain(beside.clone());
         Ok(all.filter(matches).map(line).collect())
     }
 }
 
 struct Unit {
     said: Arc<Mutex<Said>>,
+    is_beside: bool,
 }
 
 #[interface(name = "org.freedesktop.systemd1.Unit")]
 impl Unit {
     #[zbus(property)]
     fn id(&self) -> String {
-        self.said.lock().unwrap().name.clone()
+        let said = self.said.lock().unwrap().clone();
+        if self.is_beside { said.beside.expect("a unit beside").0 } else { said.name }
     }
 
     #[zbus(property)]
@@ -237,6 +248,7 @@ impl Unit {
 struct Service {
     said: Arc<Mutex<Said>>,
     main: Arc<AtomicU32>,
+    is_beside: bool,
 }
 
 type Start = (String, Vec<String>, bool, u64, u64, u64, u64, u32, i32, i32);
@@ -250,7 +262,7 @@ impl Service {
 
     #[zbus(property, name = "Type")]
     fn service_type(&self) -> &str {
-        "notify"
+        if self.is_beside { "oneshot" } else { "notify" }
     }
 
     #[zbus(property, name = "TimeoutStopUSec")]
@@ -265,6 +277,9 @@ impl Service {
 
     #[zbus(property)]
     fn kill_mode(&self) -> String {
+        if self.is_beside {
+            return "control-group".to_owned();
+        }
         self.said.lock().unwrap().kill_mode.clone()
     }
 
@@ -295,7 +310,9 @@ impl Service {
 
     #[zbus(property)]
     fn exec_start(&self) -> Vec<Start> {
-        let command = self.said.lock().unwrap().command.clone();
+        let said = self.said.lock().unwrap().clone();
+        let command =
+            if self.is_beside { said.beside.expect("a unit beside").1 } else { said.command };
         let path = command.first().cloned().unwrap_or_default();
         vec![(path, command, false, 0, 0, 0, 0, 0, 0, 0)]
     }

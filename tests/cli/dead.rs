@@ -106,8 +106,12 @@ async fn a_failed_task_succeeds_after_its_cause_is_mended() {
     let text = again.text();
     assert!(text.starts_with(&format!("passed over {one}: it was requeued at 20")), "{text}");
 
-    let rest =
-        say(&scene, &["dead", "requeue", "--all", "--queue", "q", "--reason", "failed"]).await;
+    let rest = ["dead", "requeue", "--all", "--queue", "q", "--reason", "failed"];
+    let unasked = say(&scene, &rest).await;
+    assert_eq!((unasked.code, unasked.text().as_str()), (Some(1), ""), "{unasked:?}");
+    assert!(unasked.err.contains("requeue 2 dead letters: say --yes"), "{unasked:?}");
+    assert_eq!(scene.row("two").await.expect("a row").status, "failed", "nothing was done");
+    let rest = say(&scene, &[&rest[..], &["--yes"]].concat()).await;
     assert_eq!(rest.good().text().lines().count(), 2);
     scene.until_status("two", "succeeded").await;
     scene.until_status("three", "succeeded").await;
@@ -129,11 +133,44 @@ async fn a_task_that_has_moved_on_is_passed_over() {
         .execute(&scene.pool)
         .await
         .expect("settle by hand");
-    let said = say(&scene, &["dead", "requeue", "--all", "--json"]).await.good();
+    let said = say(&scene, &["dead", "requeue", "--all", "--yes", "--json"]).await.good();
     let why = "its task t is succeeded by now";
     let passed_over = [json!({"id": letter["id"], "why": why})];
     let expected = json!({"requeued": [], "passed_over": passed_over, "dry_run": false});
     assert_eq!(said.json(), expected);
+}
+
+#[tokio::test]
+async fn a_letter_of_another_payload_does_not_take_the_tasks_place() {
+    let scene = Scene::start().await;
+    let mut worker = scene.worker("a").await;
+    scene.task("t", "exit", "65").await;
+    scene.until_status("t", "failed").await;
+    // The row was pruned, the letter is kept longer, and the id is used again.
+    sqlx::query("DELETE FROM queue_worker.processed_tasks")
+        .execute(&scene.pool)
+        .await
+        .expect("prune by hand");
+    scene.task("t", "exit", "66").await;
+    scene.until_status("t", "failed").await;
+    worker.terminate().await;
+    let all = letters(&scene, &[]).await;
+    let (new, old) = (id(&all[0]), id(&all[1]));
+    let why = "its task t has another payload, kind or lock key by now: the id was used again";
+    let expected = |dry_run| json!({"requeued": [new], "passed_over": [{"id": old, "why": why}], "dry_run": dry_run});
+    let dry = say(&scene, &["dead", "requeue", "--all", "--dry-run", "--json"]).await.good();
+    assert_eq!(dry.json(), expected(true));
+    let alone = say(&scene, &["dead", "requeue", old]).await;
+    assert_eq!((alone.code, alone.text()), (Some(1), format!("passed over {old}: {why}\n")));
+    let requeued = ["dead", "requeue", "--all", "--yes", "--json"];
+    let said = say(&scene, &requeued).await.good().json();
+    assert_eq!(said["requeued"], json!([new]));
+    let payload: Option<Vec<u8>> =
+        sqlx::query_scalar("SELECT payload FROM queue_worker.processed_tasks")
+            .fetch_one(&scene.pool)
+            .await
+            .expect("the row");
+    assert_eq!(payload.as_deref(), Some(b"66".as_slice()));
 }
 
 #[tokio::test]
@@ -160,7 +197,12 @@ async fn letters_are_purged_by_id_and_by_age() {
     let dry = say(&scene, &["dead", "purge", "--all", "--dry-run", "--json"]).await.good().json();
     assert_eq!(dry["purged"].as_array().map(Vec::len), Some(3));
     assert_eq!(letters(&scene, &[]).await.len(), 3, "nothing was done");
-    let old = say(&scene, &["dead", "purge", "--all", "--older-than", "30d", "--json"]).await;
+    let old = ["dead", "purge", "--all", "--older-than", "30d", "--json"];
+    let unasked = say(&scene, &old).await;
+    assert_eq!(unasked.code, Some(1), "{unasked:?}");
+    assert!(unasked.err.contains("purge 1 dead letter: say --yes"), "{unasked:?}");
+    assert_eq!(letters(&scene, &[]).await.len(), 3, "nothing was done");
+    let old = say(&scene, &[&old[..], &["--yes"]].concat()).await;
     assert_eq!(old.good().json()["purged"], json!([of("two")]));
     let one = of("one");
     let text = say(&scene, &["dead", "purge", &one]).await.good().text();

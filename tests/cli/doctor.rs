@@ -215,6 +215,32 @@ async fn a_lock_node_with_two_names_and_one_that_is_away() {
 }
 
 #[tokio::test]
+async fn a_unit_that_migrates_is_no_worker() {
+    let scene = good_scene().await;
+    scene.write_config("[handler.k]\ntype = \"exec\"\ncommand = [\"/bin/true\"]\n");
+    let path = scene.config_path();
+    let command = |name: &str| {
+        let path = path.to_str().expect("text");
+        ["queue-worker", name, "--config", path].map(str::to_owned).to_vec()
+    };
+    let name = "queue-worker-q-migrate.service";
+    let unit = Unit {
+        name: "queue-worker-q.service".to_owned(),
+        command: command("run"),
+        beside: Some((name.to_owned(), command("migrate"))),
+        ..Unit::default()
+    };
+    let Some(bus) = Bus::start(unit).await else { return };
+    let said = doctor_with(&scene, Some(&bus), &["--json"]).await;
+    errors_are(&said, &[]);
+    assert_eq!(found(&said, "unit.kill_mode")["about"], "queue-worker-q.service");
+    assert!(!said.text().contains(name), "{said:?}");
+    // A unit that is named is looked at, whatever starts its worker.
+    let named = doctor_with(&scene, Some(&bus), &["--json", "--unit", name]).await;
+    errors_are(&named, &["unit.kill_mode"]);
+}
+
+#[tokio::test]
 async fn a_unit_that_does_not_fit_is_read_from_systemd() {
     let scene = good_scene().await;
     let path = scene.config_path();

@@ -127,3 +127,23 @@ async fn watching_goes_on() {
     }
     child.kill().await.expect("stop watching");
 }
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_is_found() {
+    let scene = Scene::start().await;
+    let mistyped = ["enqueue", "mial", "--kind", "exit", "--payload", "0"];
+    say(&scene, &mistyped).await.good();
+    let report = say(&scene, &["status", "--json"]).await.good().json();
+    let queues = report["queues"].as_array().expect("a list");
+    let found = queues.iter().find(|queue| queue["name"] == json!("mial")).expect("the queue");
+    assert_eq!((&found["configured"], &found["length"]), (&json!(false), &json!(1)));
+    let page = say(&scene, &["status"]).await.good().text();
+    assert!(page.contains("mial (not configured)"), "{page}");
+
+    let doctor = say(&scene, &["doctor", "--json"]).await.json();
+    let findings = doctor["findings"].as_array().expect("a list");
+    let found = findings.iter().find(|finding| finding["check"] == json!("redis.streams"));
+    let found = found.expect("the finding");
+    assert_eq!(found["level"], json!("warning"));
+    assert!(found["found"].as_str().expect("text").contains("queue mial has 1 entries"), "{found}");
+}

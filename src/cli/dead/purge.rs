@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::selection::Selection;
-use crate::clock::Clock;
+use super::selection::{Outcome, PAGE, Selection};
 use crate::config::parse_duration;
-use crate::ledger::PostgresLedger;
+use crate::ledger::{DeadLetterId, PostgresLedger};
 
 /// Throw dead letters away
 ///
@@ -39,35 +38,18 @@ impl Purge {
         out: &mut impl Write,
     ) -> anyhow::Result<ExitCode> {
         let age = self.older_than.unwrap_or_default();
-        let before = Clock::System.wall_ms().saturating_sub(i64::try_from(age.as_millis())?);
-        let outcome = self
-            .selection
-            .each_page(
-                ledger,
-                true,
-                |letter| letter.created_at_ms <= before,
-                async |page, outcome| {
-                    if self.dry_run {
-                        for &id in page {
-                            match ledger.letter(id).await? {
-                                Some(_) => outcome.done.push(id),
-                                None => outcome.passed_over.push((id, UNKNOWN.to_owned())),
-                            }
-                        }
-                        return Ok(());
-                    }
-                    let gone: HashSet<_> = ledger.purge(page).await?.into_iter().collect();
-                    for &id in page {
-                        if gone.contains(&id) {
-                            outcome.done.push(id);
-                        } else {
-                            outcome.passed_over.push((id, PASSED_OVER.to_owned()));
-                        }
-                    }
-                    Ok(())
-                },
-            )
-            .await?;
+        let letters = self.selection.find(ledger, true, age).await?;
+        if !self.dry_run {
+            self.selection.confirm("purge", letters.len())?;
+        }
+        let mut outcome = Outcome::default();
+        for page in letters.chunks(PAGE) {
+            if self.dry_run {
+                try_page(ledger, page, &mut outcome).await?;
+            } else {
+                purge_page(ledger, page, &mut outcome).await?;
+            }
+        }
         if self.json {
             let passed_over: Vec<_> = outcome.passed_over.iter().map(|(id, _)| id).collect();
             writeln!(
@@ -90,6 +72,36 @@ impl Purge {
         let good = self.selection.all || outcome.passed_over.is_empty();
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+async fn try_page(
+    ledger: &PostgresLedger,
+    page: &[DeadLetterId],
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    for &id in page {
+        match ledger.letter(id).await? {
+            Some(_) => outcome.done.push(id),
+            None => outcome.passed_over.push((id, UNKNOWN.to_owned())),
+        }
+    }
+    Ok(())
+}
+
+async fn purge_page(
+    ledger: &PostgresLedger,
+    page: &[DeadLetterId],
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    let gone: HashSet<_> = ledger.purge(page).await?.into_iter().collect();
+    for &id in page {
+        if gone.contains(&id) {
+            outcome.done.push(id);
+        } else {
+            outcome.passed_over.push((id, PASSED_OVER.to_owned()));
+        }
+    }
+    Ok(())
 }
 
 const UNKNOWN: &str = "there is no such dead letter";

@@ -6,19 +6,20 @@
 use std::collections::HashSet;
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
 
 use super::super::text::rfc3339;
-use super::selection::{Outcome, Selection};
+use super::selection::{Outcome, PAGE, Selection};
 use crate::ledger::{DeadLetterId, PostgresLedger, Status};
 
 /// Put dead letters back to work
 ///
 /// A task becomes due at once, without failures and crashes, and a worker brings it back into the
 /// stream. A refused entry goes back as it was, for instance after the queue allows more bytes.
-/// Passed over are letters that were requeued before, those whose task has moved on, and those of
-/// entries of which only a part was kept. Exits with 1 if a letter named by its id was passed over.
+/// Passed over are letters that were requeued before, those whose task has moved on or has another
+/// payload by now, and those of entries of which only a part was kept. Exits with 1 if a letter named by its id was passed over.
 #[derive(Debug, clap::Args)]
 pub(super) struct Requeue {
     #[command(flatten)]
@@ -37,12 +38,18 @@ impl Requeue {
         ledger: &PostgresLedger,
         out: &mut impl Write,
     ) -> anyhow::Result<ExitCode> {
-        let act = async |page: &[DeadLetterId], outcome: &mut Outcome| {
-            let done: HashSet<DeadLetterId> = if self.dry_run {
-                open(ledger, page).await?
+        let letters = self.selection.find(ledger, false, Duration::ZERO).await?;
+        if !self.dry_run {
+            self.selection.confirm("requeue", letters.len())?;
+        }
+        let mut outcome = Outcome::default();
+        for page in letters.chunks(PAGE) {
+            let answer = if self.dry_run {
+                ledger.would_requeue(page).await?
             } else {
-                ledger.requeue(page).await?.into_iter().collect()
+                ledger.requeue(page).await?
             };
+            let done: HashSet<DeadLetterId> = answer.into_iter().collect();
             for &id in page {
                 if done.contains(&id) {
                     outcome.done.push(id);
@@ -50,9 +57,7 @@ impl Requeue {
                     outcome.passed_over.push((id, why(ledger, id).await?));
                 }
             }
-            Ok(())
-        };
-        let outcome = self.selection.each_page(ledger, false, |_| true, act).await?;
+        }
         self.tell(ledger, &outcome, out).await?;
         let good = self.selection.all || outcome.passed_over.is_empty();
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -88,29 +93,6 @@ impl Requeue {
         }
         Ok(())
     }
-}
-
-/// Those of the letters that a requeue would put back to work now.
-async fn open(
-    ledger: &PostgresLedger,
-    page: &[DeadLetterId],
-) -> anyhow::Result<HashSet<DeadLetterId>> {
-    let mut open = HashSet::new();
-    for &id in page {
-        let Some(letter) = ledger.letter(id).await? else { continue };
-        let ready = match (&letter.task_id, letter.fields.is_some()) {
-            (_, true) => !letter.is_cut(),
-            (Some(task), false) => ledger
-                .task(task)
-                .await?
-                .is_some_and(|task| matches!(task.status, Status::Failed | Status::Dead)),
-            (None, false) => false,
-        };
-        if ready && letter.requeued_at_ms.is_none() {
-            open.insert(id);
-        }
-    }
-    Ok(open)
 }
 
 /// What is committed of a letter's task.
@@ -149,6 +131,9 @@ async fn why(ledger: &PostgresLedger, id: DeadLetterId) -> anyhow::Result<String
         return Ok("it belongs to no task".to_owned());
     };
     Ok(match ledger.task(&task_id).await? {
+        Some(task) if matches!(task.status, Status::Failed | Status::Dead) => format!(
+            "its task {task_id} has another payload, kind or lock key by now: the id was used again"
+        ),
         Some(task) => format!("its task {task_id} is {} by now", task.status.as_str()),
         None => format!("its task {task_id} is not known any more"),
     })

@@ -1,12 +1,16 @@
-//! Which dead letters a command is about: named ones, or all that match.
+//! Which dead letters a command is about: named ones, or all that match; and whether it is meant.
 
 use std::collections::HashSet;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
 
 use crate::domain::QueueName;
 use crate::ledger::{DeadLetterId, LetterFilter, PostgresLedger};
 
-/// Letters in one transaction.
-const PAGE: usize = 1_000;
+/// Letters in one transaction, and read at once.
+pub(super) const PAGE: usize = 1_000;
 
 /// Which letters
 #[derive(Debug, clap::Args)]
@@ -14,9 +18,12 @@ pub(super) struct Selection {
     /// The letters' ids, as `dead list` shows them
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<DeadLetterId>,
-    /// All of them
+    /// All of them; at a terminal it asks first
     #[arg(long)]
     pub(super) all: bool,
+    /// With --all: do not ask; needed where there is no terminal
+    #[arg(long)]
+    yes: bool,
     /// With --all: only those of this queue
     #[arg(long, requires = "all")]
     queue: Option<QueueName>,
@@ -35,44 +42,56 @@ pub(super) struct Outcome {
 }
 
 impl Selection {
-    /// Does something to each page of the letters, until a page holds nothing new. `requeued` asks
-    /// for those already requeued too; `keep` may leave out more.
-    pub(super) async fn each_page(
+    /// The letters: each once. With --all those at least so old, and if `requeued` those that were
+    /// requeued already too.
+    pub(super) async fn find(
         &self,
         ledger: &PostgresLedger,
         requeued: bool,
-        keep: impl Fn(&crate::ledger::DeadLetter) -> bool,
-        mut act: impl AsyncFnMut(&[DeadLetterId], &mut Outcome) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome::default();
+        age: Duration,
+    ) -> anyhow::Result<Vec<DeadLetterId>> {
         if !self.all {
             let mut seen = HashSet::new();
-            let ids: Vec<DeadLetterId> =
-                self.ids.iter().copied().filter(|id| seen.insert(*id)).collect();
-            for page in ids.chunks(PAGE) {
-                act(page, &mut outcome).await?;
-            }
-            return Ok(outcome);
+            return Ok(self.ids.iter().copied().filter(|id| seen.insert(*id)).collect());
         }
-        let mut seen: HashSet<DeadLetterId> = HashSet::new();
+        let filter = LetterFilter {
+            queue: self.queue.as_ref().map(ToString::to_string),
+            reason: self.reason.clone(),
+            requeued,
+            limit: u32::try_from(PAGE).unwrap_or(u32::MAX),
+        };
+        let mut all = Vec::new();
         loop {
-            let filter = LetterFilter {
-                queue: self.queue.as_ref().map(ToString::to_string),
-                reason: self.reason.clone(),
-                requeued,
-                limit: u32::try_from(PAGE.saturating_add(seen.len())).unwrap_or(u32::MAX),
-            };
-            let letters = ledger.letters(&filter).await?;
-            let fresh: Vec<_> =
-                letters.iter().filter(|letter| seen.insert(letter.id)).take(PAGE).collect();
-            if fresh.is_empty() {
-                return Ok(outcome);
+            let after = all.last().copied().unwrap_or_default();
+            let page = ledger.letter_ids(&filter, age, after).await?;
+            if page.is_empty() {
+                return Ok(all);
             }
-            let page: Vec<DeadLetterId> =
-                fresh.into_iter().filter(|letter| keep(letter)).map(|letter| letter.id).collect();
-            if !page.is_empty() {
-                act(&page, &mut outcome).await?;
-            }
+            all.extend(page);
         }
+    }
+
+    /// Asks whether the command is meant for that many letters, where it is for all and nobody has
+    /// said so yet.
+    pub(super) fn confirm(&self, command: &str, count: usize) -> anyhow::Result<()> {
+        if !self.all || self.yes || count == 0 {
+            return Ok(());
+        }
+        let letters = if count == 1 { "letter" } else { "letters" };
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            bail!(
+                "--all is about to {command} {count} dead {letters}: say --yes if that is meant, or \
+                 --dry-run to see which; nothing was done"
+            );
+        }
+        let mut terminal = io::stderr();
+        write!(terminal, "{command} {count} dead {letters}? [y/N] ")?;
+        terminal.flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).context("failed to read the answer")?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            bail!("nothing was done");
+        }
+        Ok(())
     }
 }

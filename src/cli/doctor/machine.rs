@@ -33,6 +33,7 @@ pub(super) fn look(config: &Config, unit: &Known) -> Vec<Findings> {
         _ => &config.worker.state_dir,
     };
     state_dir(&mut findings, folder);
+    programs(&mut findings, config);
     // Of a shell nothing follows for the worker.
     if runs_programs(config)
         && let Some(worker) = unit.main_pid
@@ -85,6 +86,17 @@ fn state_dir(findings: &mut Findings, folder: &Path) {
             "a worker that was killed in a stop is not told of at the next start",
             "set StateDirectory= in the unit, or worker.state_dir; run this as the unit's user",
         ),
+    }
+}
+
+fn programs(findings: &mut Findings, config: &Config) {
+    for absent in config.absent_programs() {
+        findings.warning(
+            "machine.programs",
+            absent.to_string(),
+            "the tasks of this kind fail",
+            "install it, or correct the path; run this as the unit's user",
+        );
     }
 }
 

@@ -11,6 +11,7 @@ mod lock_nodes;
 mod machine;
 mod postgres;
 mod redis;
+mod streams;
 mod unit;
 
 use std::io::{self, Write};
@@ -41,7 +42,7 @@ pub(super) struct Doctor {
     /// Leave out what is well
     #[arg(long, short)]
     quiet: bool,
-    /// The unit to look at; may contain *
+    /// The unit to look at; of those that match a name with * in it, the workers
     #[arg(long, value_name = "NAME", default_value = "queue-worker*.service")]
     unit: String,
 }
@@ -55,9 +56,10 @@ impl Doctor {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let path = self.configuration(global).await;
         let config = Config::load(&path, &Environment::of_process())?;
-        let (units, redis, nodes, postgres, clock) = tokio::join!(
+        let (units, redis, streams, nodes, postgres, clock) = tokio::join!(
             unit::look(&self.unit, &config, &path),
             redis::look(&config),
+            streams::look(&config),
             lock_nodes::look(&config),
             postgres::look(&config),
             clocks::synchronized(),
@@ -68,7 +70,7 @@ impl Doctor {
         let clocks = clocks::judge(clock, &[("redis", redis_clock), ("postgres", postgres_clock)]);
         let machine = machine::look(&config, &known);
         let container = container::look(&config).await;
-        let parts = [units, machine, container, clocks, redis, nodes, postgres];
+        let parts = [units, machine, container, clocks, redis, streams, nodes, postgres];
         let findings: Vec<Finding> =
             parts.into_iter().flatten().flat_map(|part| part.all).collect();
         let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
@@ -88,7 +90,7 @@ impl Doctor {
 
 impl Doctor {
     /// The file of --config. Where that is the default and is not there, the one that the only unit
-    /// names: on NixOS it is somewhere in the store.
+    /// names: on NixOS it is /etc/queue-worker/NAME.toml.
     async fn configuration(&self, global: &GlobalOptions) -> PathBuf {
         let given = &global.config;
         if given != Path::new(DEFAULT_CONFIG) || given.exists() {

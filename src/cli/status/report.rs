@@ -25,7 +25,7 @@ pub(super) struct Report {
     pub(super) redis: Server,
     /// The ledger.
     pub(super) postgres: Server,
-    /// Those of the configuration, and those that the ledger knows besides.
+    /// Those of the configuration, and those that the stores know besides.
     pub(super) queues: Vec<QueueLine>,
     /// One line for each worker and queue, the busiest first.
     pub(super) workers: Option<Vec<WorkerLine>>,
@@ -127,7 +127,10 @@ impl Report {
         let rows = read_ledger(config, limit).await;
         let mut queues: BTreeMap<&str, bool> =
             config.queues.iter().map(|queue| (queue.name.as_str(), true)).collect();
-        for name in rows.iter().flat_map(|rows| rows.counts.keys()) {
+        // A stream that nobody reads is a queue that somebody has mistyped.
+        let streams = find_streams(config).await;
+        let rows_of = rows.iter().flat_map(|rows| rows.counts.keys().map(String::as_str));
+        for name in rows_of.chain(streams.iter().flatten().map(QueueName::as_str)) {
             queues.entry(name).or_insert(false);
         }
         let queues: Vec<(QueueName, bool)> = queues
@@ -177,6 +180,10 @@ async fn read_ledger(config: &Config, limit: u32) -> anyhow::Result<Rows> {
         counts.entry(queue).or_default().letters = letters;
     }
     Ok(Rows { counts, running: ledger.running(limit).await? })
+}
+
+async fn find_streams(config: &Config) -> anyhow::Result<Vec<QueueName>> {
+    Ok(stores::queues(config)?.streams().await?)
 }
 
 async fn read_streams(config: &Config, queues: &[(QueueName, bool)]) -> anyhow::Result<Depths> {

@@ -137,8 +137,13 @@ impl Rules<'_> {
 
 /// Whether an executable file of that name is in one of the directories.
 pub(in crate::config) fn on_path(program: &str, path: &OsStr) -> bool {
-    std::env::split_paths(path).filter(|directory| directory.is_absolute()).any(|directory| {
-        let found = std::fs::metadata(directory.join(program));
-        found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-    })
+    std::env::split_paths(path)
+        .filter(|directory| directory.is_absolute())
+        .any(|directory| is_program(&directory.join(program)))
+}
+
+/// Whether an executable file is there.
+pub(in crate::config) fn is_program(path: &Path) -> bool {
+    let found = std::fs::metadata(path);
+    found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }

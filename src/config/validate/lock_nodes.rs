@@ -24,6 +24,7 @@ impl Rules<'_> {
             );
             self.broken(&[KEY], message, remedy);
         }
+        self.one_password("lease", None, lease.password.is_some(), lease.password_file.is_some());
         for (at, node) in lease.nodes.iter().enumerate() {
             self.redis_url(KEY, node);
             let same = |other: &ServerUrl| other.is_same_server(node, REDIS_PORT);

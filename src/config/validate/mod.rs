@@ -17,7 +17,10 @@ use super::server_url::ServerUrl;
 use super::size::ByteSize;
 use super::tree::{Config, QueueSettings};
 
-pub(super) use handlers::{DEFAULT_PATH, on_path};
+pub(super) use handlers::{DEFAULT_PATH, is_program, on_path};
+
+/// The most handlers of one queue.
+const MOST_CONCURRENCY: usize = 10_000;
 
 /// Notes every rule that does not hold.
 pub(super) fn check(config: &Config, environment: &Environment, findings: &mut Findings) {
@@ -28,6 +31,7 @@ pub(super) fn check(config: &Config, environment: &Environment, findings: &mut F
     rules.calls(config);
     rules.lease(config);
     rules.drain(config);
+    rules.floors(config);
     for queue in &config.queues {
         rules.queue(config, queue);
     }
@@ -85,7 +89,18 @@ impl Rules<'_> {
     }
 
     fn queue(&mut self, config: &Config, queue: &QueueSettings) {
-        self.range(&format!("queue.{}.concurrency", queue.name), queue.concurrency, 1, 10_000);
+        let concurrency = format!("queue.{}.concurrency", queue.name);
+        self.range(&concurrency, queue.concurrency, 1, MOST_CONCURRENCY);
+        let most = config.worker.max_in_flight;
+        // A default is no claim: with few places in all, fewer run.
+        let is_too_much = queue.concurrency > most && queue.concurrency <= MOST_CONCURRENCY;
+        if is_too_much && self.findings.origins.contains_key(&concurrency) {
+            self.broken(
+                &[&concurrency, "worker.max_in_flight"],
+                format!("{} do not fit into worker.max_in_flight = {most}", queue.concurrency),
+                "raise worker.max_in_flight, or lower concurrency",
+            );
+        }
         let key = format!("queue.{}.max_payload", queue.name);
         self.not_empty(&key, queue.max_payload);
         if queue.max_payload > config.worker.payload_budget {
@@ -108,6 +123,10 @@ impl Rules<'_> {
 
     fn web(&mut self, config: &Config) {
         let Some(listen) = config.web.listen else { return };
+        if listen.port() == 0 {
+            let message = format!("{listen} is any free port, another one at each start");
+            self.broken(&["web.listen"], message, "name a port, such as 9464");
+        }
         if !listen.ip().to_canonical().is_loopback() && !config.web.allow_remote {
             self.broken(
                 &["web.listen"],
@@ -123,6 +142,10 @@ impl Rules<'_> {
     fn log_level(&mut self, level: &str) {
         const REMEDY: &str = r#"write "info", "debug", or directives like "info,sqlx=warn""#;
         // A bare word that is no level would be taken for a target, and silence everything else.
+        if level.split(',').all(|part| part.trim().is_empty()) {
+            // The filter would take it for "error".
+            return self.broken(&["log.level"], "is empty", REMEDY);
+        }
         let unknown = level
             .split(',')
             .map(str::trim)

@@ -39,7 +39,8 @@ impl Rules<'_> {
     pub(super) fn redis(&mut self, config: &Config) {
         let redis = &config.redis;
         self.redis_url("redis.url", &redis.url);
-        self.one_password("redis", &redis.url, redis.password_file.is_some());
+        let url = Some(&redis.url);
+        self.one_password("redis", url, redis.password.is_some(), redis.password_file.is_some());
         self.redis_client(&redis.url);
     }
 
@@ -80,7 +81,8 @@ impl Rules<'_> {
     pub(super) fn postgres(&mut self, config: &Config) {
         let postgres = &config.postgres;
         self.scheme("postgres.url", &postgres.url, &["postgres", "postgresql"]);
-        self.one_password("postgres", &postgres.url, postgres.password_file.is_some());
+        let (given, file) = (postgres.password.is_some(), postgres.password_file.is_some());
+        self.one_password("postgres", Some(&postgres.url), given, file);
         if let Err(error) = postgres.url.without_password().as_str().parse::<PgConnectOptions>() {
             let remedy = "write postgres://user@host:port/database";
             self.broken(&["postgres.url"], format!("cannot be used: {error}"), remedy);
@@ -108,11 +110,25 @@ impl Rules<'_> {
         }
     }
 
-    fn one_password(&mut self, section: &str, url: &ServerUrl, has_file: bool) {
-        if has_file && url.password().is_some() {
-            let (file, url) = (format!("{section}.password_file"), format!("{section}.url"));
+    /// Of several passwords one would win, and nobody would see which. The URLs of lock nodes have
+    /// some of their own.
+    pub(super) fn one_password(
+        &mut self,
+        section: &str,
+        url: Option<&ServerUrl>,
+        is_given: bool,
+        has_file: bool,
+    ) {
+        let file = format!("{section}.password_file");
+        if has_file && url.is_some_and(|url| url.password().is_some()) {
             let message = "is set, and the URL has a password too";
-            self.broken(&[&file, &url], message, "remove the password from the URL");
+            let remedy = "remove the password from the URL";
+            self.broken(&[&file, &format!("{section}.url")], message, remedy);
+        }
+        if has_file && is_given {
+            let given = format!("{section}.password");
+            let message = format!("is set, and so is {given} in the environment");
+            self.broken(&[&file, &given], message, "remove one of the two");
         }
     }
 }

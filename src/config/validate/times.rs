@@ -14,6 +14,15 @@ const LEAST_MARGIN: Duration = Duration::from_secs(2);
 /// milliseconds, and would refuse every session with a limit of some weeks.
 const LONGEST_CALL: Duration = Duration::from_secs(24 * 3_600);
 
+/// A letter is for people, who look after hours.
+const LEAST_LETTERS: Duration = Duration::from_secs(3_600);
+
+/// An entry that idles for so many leases is not taken over, it is forgotten.
+const MOST_IDLE_LEASES: u32 = 100;
+
+/// A statement that goes on for so many leases writes for a task that others have long taken over.
+const MOST_CALL_LEASES: u32 = 10;
+
 impl Rules<'_> {
     pub(super) fn calls(&mut self, config: &Config) {
         for (key, limit) in [
@@ -24,6 +33,50 @@ impl Rules<'_> {
             if limit > LONGEST_CALL {
                 let remedy = format!("lower it to \"{}\" or less", show(LONGEST_CALL));
                 self.broken(&[key], format!("{} is no deadline for a call", show(limit)), remedy);
+            }
+        }
+    }
+
+    /// Notes times that no store can keep up with.
+    pub(super) fn floors(&mut self, config: &Config) {
+        const ASKS: &str = "the stores would be asked without a pause";
+        const GIVES_UP: &str = "it is given up before a server can answer";
+        const UNSEEN: &str = "it is gone before anybody has seen it";
+        let ms = Duration::from_millis;
+        let Config { lease, redis, postgres, retention, .. } = config;
+        for (key, time, least, why) in [
+            ("lease.heartbeat", lease.heartbeat, ms(100), ASKS),
+            ("lease.sweep", lease.sweep, ms(50), ASKS),
+            ("lease.node_timeout", lease.node_timeout, ms(5), GIVES_UP),
+            ("redis.call_timeout", redis.call_timeout, ms(50), GIVES_UP),
+            ("redis.connect_timeout", redis.connect_timeout, ms(50), GIVES_UP),
+            ("postgres.call_timeout", postgres.call_timeout, ms(100), GIVES_UP),
+            ("retention.every", retention.every, ms(100), ASKS),
+            ("retention.dead_letters", retention.dead_letters, LEAST_LETTERS, UNSEEN),
+        ] {
+            if time < least {
+                let message = format!("{} is too short: {why}", show(time));
+                self.broken(&[key], message, format!("raise it to at least \"{}\"", show(least)));
+            }
+        }
+    }
+
+    /// Notes times that are so long beside a lease that it means nothing.
+    fn beside_the_lease(&mut self, config: &Config) {
+        let ttl = config.lease.ttl;
+        for (key, time, most) in [
+            ("lease.min_idle", config.lease.min_idle, MOST_IDLE_LEASES),
+            ("postgres.call_timeout", config.postgres.call_timeout, MOST_CALL_LEASES),
+        ] {
+            if time > ttl.saturating_mul(most) {
+                self.broken(
+                    &[key, "lease.ttl"],
+                    format!("{} is more than {most} times lease.ttl = {}", show(time), show(ttl)),
+                    format!(
+                        "lower {key} to \"{}\" or less, or raise lease.ttl",
+                        show(ttl.saturating_mul(most))
+                    ),
+                );
             }
         }
     }
@@ -67,6 +120,7 @@ impl Rules<'_> {
         }
         let max_crashes = usize::try_from(lease.max_crashes).unwrap_or(usize::MAX);
         self.range("lease.max_crashes", max_crashes, 0, 100);
+        self.beside_the_lease(config);
         self.lock_nodes(config);
     }
 
@@ -104,6 +158,21 @@ impl Rules<'_> {
         let retention = &config.retention;
         let batch = usize::try_from(retention.batch).unwrap_or(usize::MAX);
         self.range("retention.batch", batch, 1, 10_000);
+        if retention.failed < retention.dead_letters {
+            self.broken(
+                &["retention.failed", "retention.dead_letters"],
+                format!(
+                    "rows of failed tasks are kept for {}, and their dead letters for {}: without \
+                     its row a letter cannot be requeued",
+                    show(retention.failed),
+                    show(retention.dead_letters)
+                ),
+                format!(
+                    "raise retention.failed to \"{}\", or lower retention.dead_letters",
+                    show(retention.dead_letters)
+                ),
+            );
+        }
         let handlers = config.handlers.iter().flat_map(|(kind, handler)| {
             let common = &handler.common;
             [

@@ -169,17 +169,30 @@ fn readable(raw: &RawEntry, field: &[u8]) -> Option<String> {
     (value.len() <= 255).then(|| text(value).into_owned())
 }
 
-/// Puts letters back to work; answers those that were. Passed over are letters requeued before and
-/// those whose task has moved on since.
+/// Puts letters back to work, unless it only has to be `tried`; answers those that were, or would be.
+/// Passed over are letters requeued before and those whose task has moved on since.
 pub(super) async fn requeue(
     inner: &Inner,
     letters: &[DeadLetterId],
+    tried: bool,
 ) -> Result<Vec<DeadLetterId>, LedgerError> {
     let mut session = inner.ledger.open().await?;
-    let statement = sqlx::query(statements::REQUEUE).bind(letters).fetch_all(session.connection());
-    let answer = match within(inner.call_timeout, statement).await {
-        Ok(rows) => rows.iter().map(|row| Ok(row.try_get(0)?)).collect(),
-        Err(trouble) => Err(trouble),
-    };
+    let work = requeue_rows(session.connection(), letters, tried);
+    let answer = within(inner.call_timeout, work).await;
     session.finish("requeue", answer).await
+}
+
+async fn requeue_rows(
+    connection: &mut PgConnection,
+    letters: &[DeadLetterId],
+    tried: bool,
+) -> Result<Vec<DeadLetterId>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let rows = sqlx::query(statements::REQUEUE).bind(letters).fetch_all(&mut *transaction).await?;
+    if tried {
+        transaction.rollback().await?;
+    } else {
+        transaction.commit().await?;
+    }
+    rows.iter().map(|row| row.try_get(0)).collect()
 }

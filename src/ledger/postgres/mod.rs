@@ -35,7 +35,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use inspect::{
-    Count, DeadLetter, HistoryLine, LetterFilter, RunningTask, TaskDetails, TaskFilter, TaskLine,
+    Count, DeadLetter, HistoryLine, LetterFilter, MOST_COUNTED, RunningTask, TaskDetails,
+    TaskFilter, TaskLine, Waiting,
 };
 pub use options::PostgresOptions;
 pub use schema::{MigrationReport, expected_version, migrate, migrate_schema};
@@ -140,12 +141,21 @@ impl PostgresLedger {
     }
 
     /// Puts letters back to work, all in one transaction; answers those that were. Passed over are
-    /// letters requeued before, and those whose task has moved on.
+    /// letters requeued before, those whose task has moved on, and those with another payload than
+    /// their task has by now.
     pub async fn requeue(
         &self,
         letters: &[DeadLetterId],
     ) -> Result<Vec<DeadLetterId>, LedgerError> {
-        dead::requeue(&self.inner, letters).await
+        dead::requeue(&self.inner, letters, false).await
+    }
+
+    /// Those of the letters that [`Self::requeue`] would put back now: it is tried and rolled back.
+    pub async fn would_requeue(
+        &self,
+        letters: &[DeadLetterId],
+    ) -> Result<Vec<DeadLetterId>, LedgerError> {
+        dead::requeue(&self.inner, letters, true).await
     }
 
     /// Throws letters away, all in one transaction; answers those that were. A letter that waits to

@@ -28,6 +28,15 @@ pub(super) fn stream_key(queue: &QueueName) -> String {
     format!("qw:{{{queue}}}:tasks")
 }
 
+/// The pattern of all streams.
+pub(super) const ANY_STREAM: &str = "qw:{*}:tasks";
+
+/// The queue of a stream's key, if it is one of ours.
+pub(super) fn queue_of(key: &[u8]) -> Option<QueueName> {
+    let name = std::str::from_utf8(key).ok()?.strip_prefix("qw:{")?.strip_suffix("}:tasks")?;
+    QueueName::new(name).ok()
+}
+
 /// Shared by the parts. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Base {

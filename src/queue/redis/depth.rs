@@ -1,15 +1,21 @@
 //! How full a queue is, and the consumers that come and go with the workers.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::super::QueueError;
-use super::base::{Base, GROUP, NOBODY, is_missing_group, millis, stream_key};
+use super::base::{
+    ANY_STREAM, Base, GROUP, NOBODY, is_missing_group, millis, queue_of, stream_key,
+};
 use super::parse;
 use crate::connection::{LuaScript, RedisError};
 use crate::domain::{EntryId, QueueName};
+
+static BACKLOG: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new("backlog.lua", include_str!("backlog.lua")));
 
 static REAP: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new("reap_consumers.lua", include_str!("reap_consumers.lua")));
@@ -64,6 +70,60 @@ pub(super) async fn oldest(base: &Base, queue: &QueueName) -> Result<Option<Entr
     let answer = base.link.query(&cmd, "XRANGE").await?;
     let (found, _) = parse::entries(answer).map_err(base.misread("XRANGE"))?;
     Ok(found.first().map(|entry| entry.id))
+}
+
+/// What waits in a stream, as a metric asks: one small answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Entries in the stream: waiting, or being worked on.
+    pub length: u64,
+    /// Entries delivered to a worker and not yet settled.
+    pub pending: u64,
+    /// The oldest entry that was never delivered.
+    pub oldest: Option<EntryId>,
+}
+
+pub(super) async fn backlog(base: &Base, queue: &QueueName) -> Result<Backlog, QueueError> {
+    let fill = |cmd: &mut Cmd| {
+        cmd.arg(1).arg(stream_key(queue)).arg(GROUP);
+    };
+    let answer = base.link.script(&BACKLOG, fill).await?;
+    let answer = parse::list(answer).map_err(base.misread("EVALSHA"))?;
+    let count = |at| answer.get(at).and_then(number).unwrap_or(0);
+    Ok(Backlog {
+        length: count(0),
+        pending: count(1),
+        oldest: answer.get(2).and_then(|id| parse::id(id).ok()),
+    })
+}
+
+/// Keys looked through by one SCAN.
+const SCANNED: u32 = 1_000;
+
+/// The most of these for one question: a million keys.
+const MOST_SCANS: usize = 1_000;
+
+/// The queues that have a stream, in the order of their names; none where a user may not ask.
+pub(super) async fn streams(base: &Base) -> Result<Vec<QueueName>, QueueError> {
+    let mut names = BTreeSet::new();
+    let mut cursor = "0".to_owned();
+    for _ in 0..MOST_SCANS {
+        let mut cmd = redis::cmd("SCAN");
+        cmd.arg(&cursor).arg("MATCH").arg(ANY_STREAM).arg("COUNT").arg(SCANNED);
+        cmd.arg("TYPE").arg("stream");
+        let answer = match base.link.query(&cmd, "SCAN").await {
+            Err(RedisError::Refused { message, .. }) if message.contains("NOPERM") => break,
+            answer => answer?,
+        };
+        let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer)
+            .map_err(|error| base.misread("SCAN")(error.to_string()))?;
+        names.extend(keys.iter().filter_map(|key| queue_of(key)));
+        if next == "0" {
+            break;
+        }
+        cursor = next;
+    }
+    Ok(names.into_iter().collect())
 }
 
 /// A consumer of a queue's group: a worker process that has read from the queue.

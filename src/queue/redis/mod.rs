@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use self::base::{Base, stream_key};
-pub use self::depth::{Consumer, QueueDepth};
+pub use self::depth::{Backlog, Consumer, QueueDepth};
 use self::ownership::{GiveBack, Given};
 use self::pending::PendingList;
 use self::reader::Reader;
@@ -125,6 +125,17 @@ impl RedisQueue {
     /// What was added before it has been settled or lost.
     pub async fn oldest(&self, queue: &QueueName) -> Result<Option<EntryId>, QueueError> {
         depth::oldest(&self.base, queue).await
+    }
+
+    /// The queues that have a stream, of whatever configuration. Looks through the keys of Redis, up
+    /// to a million: for people, not for a worker.
+    pub async fn streams(&self) -> Result<Vec<QueueName>, QueueError> {
+        depth::streams(&self.base).await
+    }
+
+    /// What waits in the queue; zeros where it does not exist.
+    pub async fn backlog(&self, queue: &QueueName) -> Result<Backlog, QueueError> {
+        depth::backlog(&self.base, queue).await
     }
 
     /// The worker processes that have read from the queue; none where it does not exist.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::finding::Findings;
 use super::one;
 use crate::config::Config;
-use crate::supervisor::unit::{ServiceUnit, names, services};
+use crate::supervisor::unit::{ServiceUnit, UnitError, names, services};
 
 /// What other checks want to know of the units.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,12 +25,12 @@ pub(super) struct Known {
 
 /// Looks at the units that match and read this configuration; at all that match if none does.
 pub(super) async fn look(pattern: &str, config: &Config, path: &Path) -> (Vec<Findings>, Known) {
-    let asked = tokio::join!(services(pattern), names(&order::PATTERNS));
+    let asked = tokio::join!(workers(pattern), names(&order::PATTERNS));
     let (units, stores) = match asked {
         (Ok(units), stores) if !units.is_empty() => (units, stores.unwrap_or_default()),
         (Ok(_), _) => {
             let none = nothing_known(
-                format!("no unit {pattern} is loaded"),
+                format!("no unit {pattern} that runs a worker is loaded"),
                 "name the unit with --unit, or start it",
             );
             return (one(none), Known::default());
@@ -54,13 +54,23 @@ pub(super) async fn look(pattern: &str, config: &Config, path: &Path) -> (Vec<Fi
 
 /// The configuration that the units name, if they name one.
 pub(super) async fn configuration(pattern: &str) -> Option<PathBuf> {
-    let units = services(pattern).await.ok()?;
+    let units = workers(pattern).await.ok()?;
     let mut named: Vec<&str> = units.iter().filter_map(files::named_config).collect();
     named.dedup();
     match named[..] {
         [one] => Some(one.into()),
         _ => None,
     }
+}
+
+/// The workers among the units that match: one that migrates beside them follows other rules. A unit
+/// that is named without a wildcard may start its worker in any way.
+async fn workers(pattern: &str) -> Result<Vec<ServiceUnit>, UnitError> {
+    let mut units = services(pattern).await?;
+    if pattern.contains(['*', '?', '[']) {
+        units.retain(|unit| unit.command.iter().any(|word| word == "run"));
+    }
+    Ok(units)
 }
 
 fn nothing_known(found: String, remedy: &str) -> Findings {

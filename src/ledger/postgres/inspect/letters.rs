@@ -1,11 +1,13 @@
 //! Dead letters as people ask for them: how many nobody has looked after, which ones, and this one.
 
+use std::time::Duration;
+
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::ledger::postgres::session::within;
-use crate::ledger::postgres::{Inner, dead, statements};
+use crate::ledger::postgres::{Inner, dead, millis, statements};
 use crate::ledger::{DeadLetterId, LedgerError};
 
 /// Which dead letters are wanted.
@@ -87,6 +89,26 @@ pub(super) async fn letters(
 ) -> Result<Vec<DeadLetter>, LedgerError> {
     let mut session = inner.effects.open().await?;
     let work = read_letters(session.connection(), filter, None);
+    let answer = within(inner.call_timeout, work).await;
+    session.finish("list dead letters", answer).await
+}
+
+/// See [`crate::ledger::PostgresLedger::letter_ids`].
+pub(super) async fn letter_ids(
+    inner: &Inner,
+    filter: &LetterFilter,
+    age: Duration,
+    after: DeadLetterId,
+) -> Result<Vec<DeadLetterId>, LedgerError> {
+    let mut session = inner.effects.open().await?;
+    let work = sqlx::query_scalar(statements::LETTER_IDS)
+        .bind(filter.requeued)
+        .bind(filter.queue.as_deref())
+        .bind(filter.reason.as_deref())
+        .bind(millis(age))
+        .bind(after)
+        .bind(i64::from(filter.limit))
+        .fetch_all(session.connection());
     let answer = within(inner.call_timeout, work).await;
     session.finish("list dead letters", answer).await
 }

@@ -3,13 +3,16 @@
 //! Never on a worker's way: some of these read the whole table. Times are milliseconds since the
 //! Unix epoch by the database's clock; ages and remainders are by the same clock.
 
+mod backlog;
 mod letters;
 mod tasks;
 
+pub use backlog::{MOST_COUNTED, Waiting};
 pub use letters::{DeadLetter, LetterFilter};
 pub use tasks::{Count, HistoryLine, RunningTask, TaskDetails, TaskFilter, TaskLine};
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::PostgresLedger;
 use crate::ledger::{DeadLetterId, LedgerError, Status};
@@ -23,6 +26,12 @@ impl PostgresLedger {
     /// Dead letters by queue that nobody has requeued. Reads the whole table of letters.
     pub async fn open_letters(&self) -> Result<Vec<(String, u64)>, LedgerError> {
         letters::open_letters(&self.inner).await
+    }
+
+    /// What waits of these queues, in their order. Looks at no more than [`MOST_COUNTED`] rows and
+    /// as many letters, the newest.
+    pub async fn backlog(&self, queues: &[String]) -> Result<Vec<Waiting>, LedgerError> {
+        backlog::backlog(&self.inner, queues).await
     }
 
     /// Tasks, newest first. Reads the whole table.
@@ -48,6 +57,17 @@ impl PostgresLedger {
     /// Dead letters, newest first, without their bytes.
     pub async fn letters(&self, filter: &LetterFilter) -> Result<Vec<DeadLetter>, LedgerError> {
         letters::letters(&self.inner, filter).await
+    }
+
+    /// The ids of dead letters at least so old, in the order of their ids, after `after` (nil at
+    /// first): for those who page through all of them.
+    pub async fn letter_ids(
+        &self,
+        filter: &LetterFilter,
+        age: Duration,
+        after: DeadLetterId,
+    ) -> Result<Vec<DeadLetterId>, LedgerError> {
+        letters::letter_ids(&self.inner, filter, age, after).await
     }
 
     /// One dead letter, with its bytes.

@@ -9,10 +9,10 @@ mod questions;
 mod sweeps;
 mod tasks;
 
-pub(super) use letters::{BURY, LETTERS, PURGE, REQUEUE};
+pub(super) use letters::{BURY, LETTER_IDS, LETTERS, PURGE, REQUEUE};
 pub(super) use questions::{
-    COUNTS, HAS_BACKEND, HISTORY, OPEN_LETTERS, OWN_BACKEND, RUNNING, SCHEMA_VERSION, SHOW_LETTERS,
-    STATUSES, TASK, TASKS,
+    BACKLOG, COUNTS, HAS_BACKEND, HISTORY, OPEN_LETTERS, OWN_BACKEND, RUNNING, SCHEMA_VERSION,
+    SHOW_LETTERS, STATUSES, TASK, TASKS,
 };
 pub(super) use sweeps::{
     DUE_LETTERS, DUE_TASKS, PROMOTED_LETTERS, PROMOTED_TASKS, PRUNE_LETTERS, PRUNE_TASKS, STRAYS,
@@ -51,6 +51,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("REQUEUE", REQUEUE),
     ("COUNTS", COUNTS),
     ("OPEN_LETTERS", OPEN_LETTERS),
+    ("BACKLOG", BACKLOG),
     ("TASKS", TASKS),
     ("RUNNING", RUNNING),
     ("TASK", TASK),
@@ -60,6 +61,7 @@ pub(super) const ALL: &[(&str, &str)] = &[
     ("PRUNE_TASKS", PRUNE_TASKS),
     ("PRUNE_LETTERS", PRUNE_LETTERS),
     ("PURGE", PURGE),
+    ("LETTER_IDS", LETTER_IDS),
     ("SCHEMA_VERSION", SCHEMA_VERSION),
     ("OWN_BACKEND", OWN_BACKEND),
     ("HAS_BACKEND", HAS_BACKEND),

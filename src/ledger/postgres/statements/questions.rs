@@ -8,6 +8,21 @@ pub(in crate::ledger::postgres) const COUNTS: &str = "\
 pub(in crate::ledger::postgres) const OPEN_LETTERS: &str = "\
     SELECT queue, count(*) FROM queue_worker.dead_letters WHERE requeued_at IS NULL GROUP BY 1";
 
+/// `$1` queues, `$2` how many rows and letters are looked at: for the metrics, so bounded, and each by
+/// an index. Delayed tasks and open letters by queue.
+pub(in crate::ledger::postgres) const BACKLOG: &str = "\
+    SELECT queue, sum(delayed)::bigint, sum(letters)::bigint FROM ( \
+        SELECT queue, 1 AS delayed, 0 AS letters FROM ( \
+            SELECT queue, status FROM queue_worker.processed_tasks \
+            WHERE run_at IS NOT NULL ORDER BY run_at LIMIT $2) AS rows \
+        WHERE status = 'delayed' \
+        UNION ALL \
+        SELECT queue, 0, 1 FROM ( \
+            SELECT queue, requeued_at FROM queue_worker.dead_letters \
+            ORDER BY created_at DESC LIMIT $2) AS letters \
+        WHERE requeued_at IS NULL) AS waiting \
+    WHERE queue = ANY($1) GROUP BY 1";
+
 /// `$1` status or null, `$2` queue or null, `$3` kind or null, `$4` how many, newest first. Reads
 /// the whole table.
 pub(in crate::ledger::postgres) const TASKS: &str = "\
