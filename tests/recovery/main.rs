@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use stores::{Mishap, Plan, TIMEOUT};
 use tokio::time::{Instant, timeout};
-use world::{LEASE, Shape, World};
+use world::{HEARTBEAT, LEASE, Shape, World};
 
 /// The promise.
 const BOUND: Duration = Duration::from_secs(LEASE.as_secs() + 1);
@@ -299,4 +299,19 @@ fn a_claim_is_not_asked_for_again_while_the_worker_leaves() {
     };
     assert_eq!(calls(false)[..3], ["acquire", "claim", "claim"]);
     assert_eq!(calls(true), ["acquire", "claim", "release", "hand_over"]);
+}
+
+/// Neither the ledger nor the effect answers before the time limit: a minute.
+#[test]
+fn an_effect_is_not_waited_for_when_its_lease_is_lost() {
+    in_paused_time(async {
+        let (world, mut runs) = World::new();
+        let task = world.orphan(Shape::Endless).await;
+        let live = world.worker(2, Plan::default(), 0);
+        timeout(LIMIT, runs.recv()).await.expect("it begins");
+        world.give_to_another(&task);
+        tokio::time::sleep(2 * HEARTBEAT).await;
+        let calls = live.calls.log.lock().unwrap().clone();
+        assert!(calls.contains(&"postpone"), "{calls:?}");
+    });
 }

@@ -15,7 +15,9 @@ use queue_worker::handler::{ExternalHandler, Handler, Run};
 use queue_worker::lease::memory::{MemoryLeases, MemoryLocks};
 use queue_worker::lease::{Acquired, LeaseStore as _, Lock};
 use queue_worker::ledger::memory::{MemoryLedger, MemoryOptions, MemoryTables};
-use queue_worker::ledger::{Claimed, Ledger as _, Retention};
+use queue_worker::ledger::{
+    Claimed, Effect, EffectConnection, EffectError, EffectItem, Ledger as _, Retention,
+};
 use queue_worker::protocol::drain::Phase;
 use queue_worker::queue::memory::{MemoryQueue, MemoryStreams};
 use queue_worker::queue::{Demand, Queue as _, codec};
@@ -40,7 +42,7 @@ use super::stores::{Calls, FaultyLeases, FaultyLedger, FaultyQueue, Plan};
 
 /// The lease, the lock's time to live and the minimal idle time: the defaults.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
-const HEARTBEAT: Duration = Duration::from_millis(1_500);
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(1_500);
 const SWEEP: Duration = Duration::from_millis(500);
 /// Longer than any case.
 const AGE: Duration = Duration::from_secs(1_000_000);
@@ -96,6 +98,29 @@ impl ExternalHandler for Tells {
     }
 }
 
+/// Goes on until its time limit.
+struct Endless(mpsc::UnboundedSender<Instant>);
+
+#[async_trait]
+impl Effect for Endless {
+    fn name(&self) -> &'static str {
+        "endless"
+    }
+
+    fn batch(&self) -> usize {
+        1
+    }
+
+    fn single_commit(&self) -> bool {
+        false
+    }
+
+    async fn apply(&self, _: EffectConnection<'_>, _: &[EffectItem]) -> Result<(), EffectError> {
+        let _ = self.0.send(Instant::now());
+        std::future::pending().await
+    }
+}
+
 /// What kind of task the killed worker ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -105,6 +130,8 @@ pub(crate) enum Shape {
     Keyed,
     /// One that was enqueued twice.
     Twice,
+    /// One whose effect goes on until its time limit.
+    Endless,
 }
 
 fn entry_of_a_task(shape: Shape) -> RawEntry {
@@ -115,8 +142,8 @@ fn entry_of(id: &'static str, shape: Shape) -> RawEntry {
     let field = |name: &'static str, value: &'static str| {
         (Bytes::from_static(name.as_bytes()), Bytes::from_static(value.as_bytes()))
     };
-    let mut fields =
-        vec![field("task_id", id), field("kind", "work"), field("payload", "anything")];
+    let kind = if shape == Shape::Endless { "endless" } else { "work" };
+    let mut fields = vec![field("task_id", id), field("kind", kind), field("payload", "anything")];
     if shape == Shape::Keyed {
         fields.push(field("lock_key", "resource"));
     }
@@ -232,7 +259,10 @@ impl World {
 
     fn context(&self, stores: Stores, dice: Dice) -> Context {
         let handler = Handler::External(Arc::new(Tells(self.runs.clone())));
-        let registry = Registry::builder().handler("work", EntryOptions::default(), handler);
+        let endless = Handler::InTransaction(Arc::new(Endless(self.runs.clone())));
+        let registry = Registry::builder()
+            .handler("work", EntryOptions::default(), handler)
+            .handler("endless", EntryOptions::default(), endless);
         Context {
             stores,
             registry: Arc::new(registry.build().unwrap()),
@@ -255,6 +285,11 @@ impl World {
             },
             dice,
         }
+    }
+
+    /// The row says that another worker has the task.
+    pub(crate) fn give_to_another(&self, task: &Task) {
+        self.tables.edit(&task.id, |row| row.fence.0 += 1);
     }
 
     pub(crate) async fn until(&self, ms: u64) {

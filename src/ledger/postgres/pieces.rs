@@ -97,12 +97,8 @@ mod tests {
     const MIB: usize = 1 << 20;
     const CALL: Duration = Duration::from_secs(4);
 
-    fn own(bytes: &usize) -> usize {
-        *bytes
-    }
-
     fn sizes(pieces: &Pieces, group: &[usize]) -> Vec<usize> {
-        pieces.cut(group.to_vec(), own).map(|piece| piece.len()).collect()
+        pieces.cut(group.to_vec(), |bytes| *bytes).map(|piece| piece.len()).collect()
     }
 
     fn silence() -> Result<(), LedgerError> {
@@ -119,7 +115,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pieces_get_as_large_as_the_link_can_carry() {
-        let pieces = Pieces::new(CALL);
+        let (pieces, own) = (Pieces::new(CALL), |bytes: &usize| *bytes);
         let (mut group, begun) = (vec![MIB; 12], Instant::now());
         for left in [6, 3, 1] {
             pieces.learn(&group, own, begun, &silence());
@@ -143,6 +139,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pieces_stay_within_their_bounds() {
         let (pieces, begun) = (Pieces::new(CALL), Instant::now());
+        let own = |bytes: &usize| *bytes;
         for _ in 0..20 {
             pieces.learn(&[LEAST, LEAST], own, begun, &silence());
         }
