@@ -1,7 +1,8 @@
 //! Rank 4: what pulls tasks and runs them.
 //!
-//! - [`executor`]: one delivery's way, top to bottom; with `running`, a handler from its permit to its
-//!   end, `performing`, an effect in one commit with its success, and `parting`, the way out;
+//! - [`executor`]: one delivery's way, top to bottom; with `claiming`, its lock and its claim,
+//!   `running`, a handler from its permit to its end, `performing`, an effect in one commit with its
+//!   success, and `parting`, the way out;
 //! - [`fetcher`]: one loop per queue that turns free places into deliveries;
 //! - `left_behind`: which entries waited for a lock to end by itself;
 //! - [`heartbeat`]: keeps what runs alive, on a thread of its own;
@@ -15,6 +16,7 @@
 //! - [`progress`]: what the watchdog is tied to;
 //! - [`dice`] and [`watched`]: chance, and values to wait for, that a simulation can replay.
 
+mod claiming;
 pub mod counts;
 pub mod dice;
 pub mod executor;

@@ -49,7 +49,7 @@ mutant deadline_from_the_answer src/worker/heartbeat/beats.rs \
 mutant leases_not_renewed src/worker/heartbeat/mod.rs \
     's/renew_leases\(beats, stores, ids, held, pace\.interval\)\.await;/let _ = (stores, ids, held);/'
 mutant leave_acknowledges src/worker/parting.rs \
-    's/Exit::Leave => self\.free\(lock\)\.await,/Exit::Leave => { tokio::join!(self.acknowledge(delivery), self.free(lock)); }/'
+    's/Exit::Leave => Box::pin\(self\.after_release\(lock, async \{\}\)\)\.await,/Exit::Leave => { tokio::join!(self.acknowledge(delivery), self.unlock(lock)); }/'
 mutant running_is_acknowledged src/worker/parting.rs \
     's/Claimed::Running \{ remaining \} => Exit::Postpone\(remaining\)/Claimed::Running { .. } => Exit::Acknowledge/'
 mutant errors_are_acknowledged src/worker/executor.rs \
