@@ -103,7 +103,7 @@ async fn success_gives_the_body_and_the_request_says_everything() {
     .await;
     let response = response("200 OK", "", "done");
     let (result, (request, _)) =
-        tokio::join!(within(server.handler.run(run())), server.answer(&response));
+        tokio::join!(within(server.handler.run(run())), within(server.answer(&response)));
     assert_eq!(result.unwrap().unwrap(), "done");
     assert!(request.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{request}");
     for header in [

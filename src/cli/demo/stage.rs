@@ -171,14 +171,15 @@ format = "text"
         Ok(())
     }
 
-    /// The programs that a worker runs right now, with their fences.
+    /// The programs that a worker runs right now, with their fences. Effects in the database last too
+    /// short to be met twice.
     pub(super) async fn running_under(
         &self,
         worker: &Worker,
     ) -> anyhow::Result<Vec<(String, i64)>> {
         let rows = sqlx::query(
             "SELECT task_id, fence FROM queue_worker.processed_tasks \
-             WHERE status = 'running' AND worker = $1",
+             WHERE status = 'running' AND worker = $1 AND kind = 'render'",
         )
         .bind(worker.id)
         .fetch_all(&self.pool)
