@@ -156,7 +156,7 @@ async fn a_letter_of_another_payload_does_not_take_the_tasks_place() {
     worker.terminate().await;
     let all = letters(&scene, &[]).await;
     let (new, old) = (id(&all[0]), id(&all[1]));
-    let why = "its task t has another payload, kind or lock key by now: the id was used again";
+    let why = "its task t has another payload or kind by now: the id was used again";
     let expected = |dry_run| json!({"requeued": [new], "passed_over": [{"id": old, "why": why}], "dry_run": dry_run});
     let dry = say(&scene, &["dead", "requeue", "--all", "--dry-run", "--json"]).await.good();
     assert_eq!(dry.json(), expected(true));

@@ -1,8 +1,15 @@
 //! Dead letters: bytes exact, one each, and the way back.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use queue_worker::domain::{EntryId, Failure, Malformed, MalformedReason, QueueName, RawEntry};
-use queue_worker::ledger::{Claimed, Ledger, LetterFilter, Recorded, Status, Verdict};
+use queue_worker::domain::{
+    EntryId, Failure, Kind, LockKey, Malformed, MalformedReason, PayloadHash, QueueName, RawEntry,
+    Task,
+};
+use queue_worker::ledger::{
+    Claimed, DeadLetterId, Ledger, LetterFilter, Recorded, Status, Verdict,
+};
 
 use crate::server::{Server, eventually, granted, row, take_over, task};
 
@@ -116,4 +123,39 @@ async fn letters_are_filtered() {
         };
         assert_eq!(ledger.letters(&filter).await.unwrap().len(), expected);
     }
+}
+
+#[tokio::test]
+async fn a_letter_goes_back_only_into_a_row_with_its_content() {
+    let server = Server::migrated().await;
+    let ledger = server.ledger();
+    let of = |payload: &'static [u8], key: Option<&str>| {
+        let kind = Kind::new("größe").unwrap();
+        let lock_key = key.map(|key| LockKey::new(key).unwrap());
+        let hash = PayloadHash::of(&kind, payload, lock_key.as_ref());
+        let payload = Bytes::from_static(payload);
+        Arc::new(Task { kind, payload, lock_key, hash, ..(*task("a")).clone() })
+    };
+    let fail = async |task: &Arc<Task>| {
+        let held = granted(ledger.claim(task).await).held;
+        let verdict = Verdict::Failed { failure: Failure::for_good("no") };
+        assert_eq!(ledger.record(task, &held, verdict).await.unwrap(), Recorded::Committed);
+        ledger.letters(&OPEN).await.unwrap().remove(0).id
+    };
+    let mut before: Vec<DeadLetterId> = Vec::new();
+    for (payload, key) in
+        [(&b"\x00\xff"[..], Some("schlüssel:1")), (b"other", None), (b"", Some("schlüssel:1"))]
+    {
+        let letter = fail(&of(payload, key)).await;
+        // A letter of another content with the same id is passed over, and stays as it was.
+        let all = [&before[..], &[letter]].concat();
+        assert_eq!(ledger.would_requeue(&all).await.unwrap(), [letter]);
+        assert!(ledger.requeue(&before).await.unwrap().is_empty());
+        before.push(letter);
+        let prune = "DELETE FROM queue_worker.processed_tasks";
+        sqlx::query(prune).execute(&mut server.connect().await).await.unwrap();
+    }
+    // Only tried: every letter is as open as it was, and none has a row to go back into.
+    assert_eq!(ledger.letters(&OPEN).await.unwrap().len(), 3);
+    assert!(ledger.requeue(&before).await.unwrap().is_empty());
 }

@@ -49,7 +49,8 @@ impl Load {
             Self::External | Self::Transaction | Self::Sql | Self::SqlBatch => 64,
             Self::Exec => EXEC_CONCURRENCY,
             Self::Git => GIT_CONCURRENCY,
-            Self::Hold => 10_000,
+            // All that a worker takes into its hands.
+            Self::Hold => 2_000,
         }
     }
 }

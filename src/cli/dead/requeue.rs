@@ -131,9 +131,9 @@ async fn why(ledger: &PostgresLedger, id: DeadLetterId) -> anyhow::Result<String
         return Ok("it belongs to no task".to_owned());
     };
     Ok(match ledger.task(&task_id).await? {
-        Some(task) if matches!(task.status, Status::Failed | Status::Dead) => format!(
-            "its task {task_id} has another payload, kind or lock key by now: the id was used again"
-        ),
+        Some(task) if matches!(task.status, Status::Failed | Status::Dead) => {
+            format!("its task {task_id} has another payload or kind by now: the id was used again")
+        }
         Some(task) => format!("its task {task_id} is {} by now", task.status.as_str()),
         None => format!("its task {task_id} is not known any more"),
     })

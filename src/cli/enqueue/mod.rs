@@ -92,19 +92,16 @@ impl Enqueue {
     pub(super) async fn run(self, global: &GlobalOptions) -> anyhow::Result<ExitCode> {
         let config = Config::load(&global.config, &Environment::of_process())?;
         let sink = Sink::new(&config, &self.queue)?;
-        match &self.file {
-            Some(path) => {
-                let mut batch = Batch::new(self.batch.as_deref());
-                let tasks = self.read(path, &sink, &mut batch)?;
-                self.doubt(&config, &tasks);
-                self.many(tasks, &sink, &batch).await?;
-            }
-            None => {
-                let task = self.one()?;
-                sink.check(&task)?;
-                self.doubt(&config, std::slice::from_ref(&task));
-                self.single(task, &sink).await?;
-            }
+        if let Some(path) = &self.file {
+            let mut batch = Batch::new(self.batch.as_deref());
+            let tasks = self.read(path, &sink, &mut batch)?;
+            self.doubt(&config, &tasks);
+            self.many(tasks, &sink, &batch).await?;
+        } else {
+            let task = self.one()?;
+            sink.check(&task)?;
+            self.doubt(&config, std::slice::from_ref(&task));
+            self.single(task, &sink).await?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -141,12 +138,13 @@ impl Enqueue {
         let id = task.id.clone();
         let again = format!("the same command with --id {id} is the same task");
         let mut adding = pin!(sink.add(task));
-        let added = match tokio::time::timeout(SOON, &mut adding).await {
+        let soon = tokio::time::timeout(SOON, &mut adding).await;
+        if soon.is_err() {
+            note(format_args!("no answer yet; if this is interrupted, {again}"));
+        }
+        let added = match soon {
             Ok(added) => added,
-            Err(_) => {
-                note(format_args!("no answer yet; if this is interrupted, {again}"));
-                adding.await
-            }
+            Err(_) => adding.await,
         };
         match added {
             Ok(entry) if self.json => print(&added_json(&id, entry)),
