@@ -8,7 +8,8 @@ use queue_worker::coalesce::Coalescer;
 use queue_worker::domain::{Delivery, EntryId, Kind, Origin, PayloadHash, QueueName};
 use queue_worker::protocol::dispatch::Dispatch;
 use queue_worker::queue::codec::{self, NewTask};
-use queue_worker::worker::slots::{Shared, Slots};
+use queue_worker::worker::shared::Shared;
+use queue_worker::worker::slots::Slots;
 
 fn main() {
     divan::main();
