@@ -12,8 +12,10 @@ use super::{Checker, is_safe};
 
 impl Checker {
     pub(crate) fn delivered(&mut self, worker: WorkerId, entry: EntryId, raw: &RawEntry) {
-        if let Some((id, _)) = self.decode(entry, raw.clone()) {
-            self.brought.insert((worker, id), entry);
+        if let Some((id, _)) = self.decode(entry, raw.clone())
+            && !self.leases.contains_key(&(worker, id.clone()))
+        {
+            self.brought.entry((worker, id)).or_default().insert(entry);
         }
         // The first time counts, until the entry is given back: it may still be in hand.
         self.deliveries.entry((worker, entry)).or_insert(self.sequence);
@@ -71,7 +73,11 @@ impl Checker {
         {
             let known = self.leases.get(&(worker, id.clone())).map(|(fence, _)| *fence);
             let ours = row.status == Status::Running && row.worker == Some(worker);
-            let brought = self.brought.get(&(worker, id.clone())) == Some(&entry);
+            // Of several that are in hand it may be another that is run.
+            let brought = self.brought.get(&(worker, id.clone())).is_some_and(|entries| {
+                let in_hand = |other: &EntryId| self.deliveries.contains_key(&(worker, *other));
+                entries.contains(&entry) && entries.iter().filter(|e| in_hand(e)).eq([&entry])
+            });
             if ours && brought && row.hash == hash && known == Some(row.fence) {
                 self.violate(&format!("3: {id} is handed over while it runs under our claim"));
             }
