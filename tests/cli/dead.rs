@@ -1,9 +1,13 @@
 //! `dead`: evidence with its bytes exact, and the way back to work.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
 use crate::common::{Scene, wait_for};
-use crate::said::say;
+use crate::said::{Said, say};
 
 async fn letters(scene: &Scene, arguments: &[&str]) -> Vec<Value> {
     let mut all = vec!["dead", "list", "--json"];
@@ -229,4 +233,37 @@ async fn wrong_usage_is_told() {
     let said = say(&scene, &["dead", "show", nobody]).await;
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains("no dead letter") && said.err.contains("dead list"), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_terminal_is_asked() {
+    let scene = Scene::start().await;
+    let letter = "INSERT INTO queue_worker.dead_letters (id, queue, reason, message) \
+                  VALUES (gen_random_uuid(), 'q', 'malformed', 'of a test')";
+    sqlx::query(letter).execute(&scene.pool).await.expect("write a letter");
+    let line = format!(
+        "{} --config {} dead purge --all",
+        env!("CARGO_BIN_EXE_queue-worker"),
+        scene.config_path().display()
+    );
+    // script(1) gives it a terminal, and types what it is given.
+    let answer = async |typed: &[u8]| -> Option<Said> {
+        let mut command = Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Not every machine has it.
+        let mut child = command.kill_on_drop(true).spawn().ok()?;
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(typed).await.expect("type");
+        let said = child.wait_with_output().await.expect("wait for the command").into();
+        drop(stdin);
+        Some(said)
+    };
+    let Some(no) = answer(b"n\n").await else { return };
+    assert_eq!(no.code, Some(1), "{no:?}");
+    assert!(no.text().contains("purge 1 dead letter? [y/N]"), "{no:?}");
+    assert_eq!(letters(&scene, &[]).await.len(), 1, "nothing was done");
+    let yes = answer(b"y\n").await.expect("as before");
+    assert_eq!(yes.code, Some(0), "{yes:?}");
+    assert!(letters(&scene, &[]).await.is_empty());
 }
