@@ -78,9 +78,8 @@ async fn a_statement_that_is_hindered_for_all_its_time_has_failed() {
     let mut config = String::new();
     for (name, code) in codes {
         sqlx::query(handler(name, code)).execute(&scene.pool).await.expect("create a function");
-        config.push_str(&format!(
-            "\n[handler.{name}]\ntype = \"sql\"\nstatement = \"SELECT {name}(), $1, $2\"\n"
-        ));
+        let statement = format!("statement = \"SELECT {name}(), $1, $2\"\n");
+        config.extend(["\n[handler.", name, "]\ntype = \"sql\"\n", &statement]);
     }
     scene.write_config(&config);
     let mut worker = scene.worker("a").await;

@@ -59,9 +59,8 @@ impl Demo {
         say(&format!("enqueueing {} tasks: sql effects and programs …", self.tasks));
         stage.enqueue(self.tasks).await?;
 
-        stage.until_busy(&killed).await?;
+        let victims = stage.until_busy(&killed).await?;
         say("SIGKILL to worker a, in the middle of its tasks …");
-        let victims = stage.running_under(&killed).await?;
         let kill = tokio::time::Instant::now();
         killed.kill()?;
         let mut third = stage.start_worker("c").await?;

@@ -173,10 +173,7 @@ format = "text"
 
     /// The programs that a worker runs right now, with their fences. Effects in the database last too
     /// short to be met twice.
-    pub(super) async fn running_under(
-        &self,
-        worker: &Worker,
-    ) -> anyhow::Result<Vec<(String, i64)>> {
+    async fn running_under(&self, worker: &Worker) -> anyhow::Result<Vec<(String, i64)>> {
         let rows = sqlx::query(
             "SELECT task_id, fence FROM queue_worker.processed_tasks \
              WHERE status = 'running' AND worker = $1 AND kind = 'render'",
@@ -187,10 +184,12 @@ format = "text"
         rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
     }
 
-    pub(super) async fn until_busy(&self, worker: &Worker) -> anyhow::Result<()> {
+    /// The programs that the worker was met with. Effects in the database last too short for whoever
+    /// wants to do something about it, and so may a second question.
+    pub(super) async fn until_busy(&self, worker: &Worker) -> anyhow::Result<Vec<(String, i64)>> {
         wait("a worker to be in mid-task", async || {
             let running = self.running_under(worker).await?;
-            Ok((!running.is_empty()).then_some(()))
+            Ok((!running.is_empty()).then_some(running))
         })
         .await
     }

@@ -119,20 +119,18 @@ impl Analyst<'_> {
         let work = async move { self.engine.analyse(mirror, commits, &sender).await };
         let pass_on = async {
             let mut doubtful = Doubtful::default();
-            loop {
-                let Ok(place) = self.results.reserve().await else {
-                    // The engine notices that nobody takes what it sends.
-                    receiver.close();
-                    return Err(Gone);
-                };
-                let Some(analysed) = receiver.recv().await else { break };
+            while let Some(analysed) = receiver.recv().await {
                 match analysed.outcome.refusal() {
                     Some(Refusal::CommitGone | Refusal::ShallowBoundary) => {
                         doubtful.absent.push(analysed);
                     }
                     Some(Refusal::RepoCorrupt) => doubtful.damaged.push(analysed),
                     Some(Refusal::RepoUnreadable | Refusal::TooLarge) | None => {
-                        place.send(analysed);
+                        if self.results.send(analysed).await.is_err() {
+                            // The engine notices that nobody takes what it sends.
+                            receiver.close();
+                            return Err(Gone);
+                        }
                     }
                 }
             }
