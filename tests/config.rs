@@ -240,8 +240,8 @@ const BAD: &[BadCase] = &[
         "lower",
     ),
     (
-        "[lease]\nttl = \"3h\"\n[postgres]\ncall_timeout = \"25h\"\n",
-        Some(4),
+        "[lease]\nttl = \"3h\"\nmin_idle = \"3h\"\n[postgres]\ncall_timeout = \"25h\"\n",
+        Some(5),
         "postgres.call_timeout",
         "25h is no deadline for a call",
         "\"1d\" or less",

@@ -2,7 +2,7 @@
 //!
 //! `whole` analyses histories with a worker and compares the views with git's own words; `batches` runs
 //! the handler itself, where locks and fences stand in its way; `zoo` does odd repositories; `kills`
-//! takes workers away in the middle, `memory` their git children; `again` is about what was refused or
+//! takes workers away in the middle, `memory` their git children; `heavy` holds up Postgres; `again` is about what was refused or
 //! left over; `fan_out` about ranges over mirrors with something wrong; `commands` are what a person
 //! types.
 
@@ -27,6 +27,7 @@ mod batches;
 mod commands;
 mod fan_out;
 mod ground;
+mod heavy;
 mod kills;
 mod memory;
 mod whole;

@@ -58,7 +58,7 @@ pub(crate) struct Checker {
     safe: BTreeMap<TaskId, u64>,
     deliveries: BTreeMap<(WorkerId, EntryId), u64>,
     postponed: BTreeSet<(WorkerId, EntryId)>,
-    /// The entries that have brought a task to a worker while it did not run it.
+    /// The entries that have brought a task to a worker.
     brought: BTreeMap<(WorkerId, TaskId), BTreeSet<EntryId>>,
     /// The claims that workers know of, with the fence and the local deadline.
     leases: BTreeMap<(WorkerId, TaskId), (Fence, Duration)>,

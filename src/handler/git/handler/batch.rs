@@ -137,7 +137,7 @@ impl Batch<'_> {
         let done: Vec<ObjectId> =
             commits.into_iter().filter(|commit| !writer.open.contains_key(commit)).collect();
         locks.release(done).await;
-        let end = self.analyse(&claims, &mut writer).await;
+        let end = Box::pin(self.analyse(&claims, &mut writer)).await;
         let (open, settled) = (std::mem::take(&mut writer.open), writer.settled);
         self.part(locks, open).await;
         match end {
