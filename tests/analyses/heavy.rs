@@ -57,7 +57,7 @@ async fn what_waits_for_postgres_is_bounded_in_bytes() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(peak < MOST, "{} MiB", peak >> 20);
-    worker.terminate().await;
+    worker.kill().await;
 }
 
 /// Resident memory of a process, in bytes.
