@@ -1,13 +1,15 @@
 //! Commits that are heavy, though none is refused: what of them waits for Postgres is bounded.
 
+use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
-use queue_worker::handler::git::Payload;
+use queue_worker::handler::git::{ObjectId, Payload};
 use tokio::time::Instant;
 
-use crate::bombs::{alternating, children};
+use crate::bombs::{children, said_with};
 use crate::ground::scene;
-use crate::repository::git;
+use crate::repository::{git, line};
 
 /// Paths that each of the commits changes, as a power of ten.
 const DEPTH: u32 = 4;
@@ -58,6 +60,35 @@ async fn what_waits_for_postgres_is_bounded_in_bytes() {
     }
     assert!(peak < MOST, "{} MiB", peak >> 20);
     worker.kill().await;
+}
+
+/// A line of so many commits, each of which changes all of the `10^depth` gitlinks of its tree, under
+/// long names: git reads no content for them.
+fn alternating(folder: &Path, depth: u32, commits: usize) -> Vec<ObjectId> {
+    let trees = ["1", "2"].map(|digit| {
+        let mut entry = format!("160000 commit {}", digit.repeat(40));
+        for _ in 0..depth {
+            let mut tree = String::new();
+            for name in 0..10 {
+                writeln!(tree, "{entry}\t{name}{}", "-".repeat(39)).unwrap();
+            }
+            entry = format!("040000 tree {}", said_with(folder, &["mktree", "--missing"], &tree));
+        }
+        entry.rsplit(' ').next().unwrap().to_owned()
+    });
+    let mut made: Vec<ObjectId> = Vec::with_capacity(commits);
+    for n in 0..commits {
+        let mut arguments =
+            vec!["commit-tree".to_owned(), trees[n % 2].clone(), "-m".into(), "x".into()];
+        if let Some(parent) = made.last() {
+            arguments.extend(["-p".to_owned(), parent.to_string()]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        made.push(line(folder, &arguments).parse().unwrap());
+    }
+    let tip = made.last().unwrap().to_string();
+    line(folder, &["update-ref", "refs/heads/main", &tip]);
+    made
 }
 
 /// Resident memory of a process, in bytes.

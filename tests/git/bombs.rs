@@ -23,36 +23,8 @@ pub(crate) fn tree_bomb(folder: &Path, depth: u32) -> ObjectId {
     line(folder, &["commit-tree", &tree, "-m", "bomb"]).parse().unwrap()
 }
 
-/// A line of so many commits, each of which changes all of the `10^depth` gitlinks of its tree, under
-/// long names: git reads no content for them.
-pub(crate) fn alternating(folder: &Path, depth: u32, commits: usize) -> Vec<ObjectId> {
-    let trees = ["1", "2"].map(|digit| {
-        let mut entry = format!("160000 commit {}", digit.repeat(40));
-        for _ in 0..depth {
-            let mut tree = String::new();
-            for name in 0..10 {
-                writeln!(tree, "{entry}\t{name}{}", "-".repeat(39)).unwrap();
-            }
-            entry = format!("040000 tree {}", said_with(folder, &["mktree", "--missing"], &tree));
-        }
-        entry.rsplit(' ').next().unwrap().to_owned()
-    });
-    let mut made: Vec<ObjectId> = Vec::with_capacity(commits);
-    for n in 0..commits {
-        let mut arguments =
-            vec!["commit-tree".to_owned(), trees[n % 2].clone(), "-m".into(), "x".into()];
-        if let Some(parent) = made.last() {
-            arguments.extend(["-p".to_owned(), parent.to_string()]);
-        }
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        made.push(line(folder, &arguments).parse().unwrap());
-    }
-    let tip = made.last().unwrap().to_string();
-    line(folder, &["update-ref", "refs/heads/main", &tip]);
-    made
-}
-
-fn said_with(folder: &Path, arguments: &[&str], input: &str) -> String {
+/// What git answers to an input.
+pub(crate) fn said_with(folder: &Path, arguments: &[&str], input: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut child = git(folder)
         .args(arguments)
