@@ -41,7 +41,7 @@ let
     parts != null
     && (
       (matches "[^@:/?#]*:.+@.*" rest && !bare)
-      || matches ".*[?&][a-z_-]*pass(word)?=[^&#].*" rest
+      || matches ".*[?&]([a-z_-]*[_-])?(ssl)?pass(word)?=[^&#].*" rest
       || matches ".*[?&]ssl-?key=${lib.escapeRegex store}.*" rest
     );
 

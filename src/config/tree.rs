@@ -87,7 +87,7 @@ section! {
         /// Threads that run handlers; 0 means twice the number of cores, and at least 4.
         threads: usize = 0,
         /// The most tasks that are in this worker's hands at once, over all queues, whether they
-        /// run or wait for a store.
+        /// run or wait for a store; each further queue may pass it by one.
         max_in_flight: usize = 2_000,
         /// The most bytes of payload that are in this worker's hands at once, over all queues; each
         /// queue may pass it by one payload. Idle queues share what is free.

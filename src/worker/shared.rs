@@ -3,8 +3,10 @@
 //! Two bounds: the number of tasks in flight, and the bytes of their payloads. What a read that is
 //! under way may bring counts as well, or each of several idle queues would be brought the whole of
 //! what is free when a burst comes. So a read asks first, and gets at most an equal part of what is
-//! free, for each queue that does not read yet: together they never ask for more than there is, and no
-//! idle queue leaves another without room. A read may pass its bytes by its last payload.
+//! free, for each queue that does not read yet: together they never ask for more than there is, as long
+//! as there is enough for each. No idle queue leaves another without room: while anything is free that
+//! does not count as in flight yet, a read may bring one task, so the bounds may be passed by one for
+//! each queue. A read may pass its bytes by its last payload.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +44,9 @@ impl Room {
     fn share(&self, most: Demand) -> Demand {
         let readers = self.queues.saturating_sub(self.reads).max(1);
         let share = |most: usize, of: fn(&Demand) -> usize| {
-            most.saturating_sub(of(&self.in_flight) + of(&self.asked)).div_ceil(readers)
+            let free = most.saturating_sub(of(&self.in_flight));
+            // Idle queues that read already may have asked for all of it, again and again.
+            free.saturating_sub(of(&self.asked)).div_ceil(readers).max(free.min(1))
         };
         Demand {
             entries: share(most.entries, |amount| amount.entries),
@@ -203,6 +207,20 @@ mod tests {
         }
     }
 
+    /// An idle queue reads over and over, and would have the last place each time.
+    #[test]
+    fn idle_queues_leave_no_other_without_a_place() {
+        let shared = shared(3);
+        (0..99).for_each(|_| shared.take(10));
+        let asks: Vec<Ask> = (0..3).map_while(|_| ask(&shared, 100)).collect();
+        let entries: Vec<usize> = asks.iter().map(|ask| ask.demand().entries).collect();
+        assert_eq!(entries, [1, 1, 1]);
+        assert!(asks.iter().all(|ask| ask.demand().bytes > 0));
+        drop(asks);
+        shared.take(10);
+        assert!(ask(&shared, 100).is_none(), "nothing is free");
+    }
+
     #[test]
     fn those_that_want_little_leave_the_rest() {
         let shared = shared(3);
@@ -219,7 +237,7 @@ mod tests {
     async fn what_a_read_did_not_bring_is_free_again() {
         let shared = shared(1);
         let read = ask(&shared, 100);
-        assert!(read.is_some() && ask(&shared, 100).is_none());
+        assert_eq!(read.as_ref().map(|read| read.demand().entries), Some(100));
         let freed = shared.freed();
         tokio::pin!(freed);
         assert!(futures_util::poll!(&mut freed).is_pending());

@@ -88,8 +88,8 @@ impl Slots {
     /// Whether one more task may be started now that is in hand already, whatever its size.
     pub fn has_room(&self) -> bool {
         let now = self.clock.now();
-        !self.shared.suspects.wants_quiet(now)
-            && self.state().dispatch.demand(self.shared.places_left(), now) > 0
+        let left = self.shared.places_left();
+        !self.shared.suspects.wants_quiet(now) && self.state().dispatch.demand(left, now) > 0
     }
 
     /// Waits until a place may have become free since the last look: one of this queue, or room

@@ -204,6 +204,26 @@ async fn a_broken_connection_is_nobodys_failure() {
     assert_eq!(performed, Performed::Committed);
 }
 
+/// Objects often belong to a role that logins take on, and that one sees little of their sessions.
+#[tokio::test]
+async fn a_role_that_sees_no_sessions_can_work() {
+    let (server, ledger, note) = prepared().await;
+    let role = "CREATE ROLE owner; \
+        GRANT ALL ON SCHEMA queue_worker, public TO owner; \
+        GRANT ALL ON ALL TABLES IN SCHEMA queue_worker, public TO owner; \
+        GRANT ALL ON ALL SEQUENCES IN SCHEMA queue_worker TO owner; \
+        ALTER ROLE CURRENT_USER SET role = 'owner'";
+    sqlx::raw_sql(role).execute(&mut server.connect().await).await.unwrap();
+    let sees =
+        "SELECT backend_start IS NOT NULL FROM pg_stat_activity WHERE pid = pg_backend_pid()";
+    let sees: bool = sqlx::query_scalar(sees).fetch_one(&mut server.connect().await).await.unwrap();
+    assert!(!sees, "the role is to see nothing");
+    let task = task("a");
+    let grant = granted(ledger.claim(&task).await);
+    let performed = ledger.perform(&task, Some(&grant), &note, LIMIT).await.unwrap();
+    assert_eq!(performed, Performed::Committed);
+}
+
 #[tokio::test]
 async fn what_a_server_that_goes_on_refuses_hinders() {
     let (server, ledger, note) = prepared().await;

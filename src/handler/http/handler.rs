@@ -19,12 +19,14 @@ use crate::handler::{ExternalHandler, Run};
 
 /// Connections to a server that are kept for reuse while nothing runs.
 const IDLE_CONNECTIONS: usize = 32;
-/// A connection of HTTP/2 is shared by all tasks of a kind, so it is asked for a sign of life, in use
-/// or not, when nothing has come for this long: far less than tasks have, and rare enough for servers
-/// that count pings.
+/// A connection of HTTP/2 is shared by all tasks of a kind, so it is asked for a sign of life when a
+/// request waits and nothing has come for this long: far less than tasks have, and rare enough for
+/// servers that count pings. While nothing waits it is not asked, since servers count those more
+/// strictly.
 const PING_AFTER: Duration = Duration::from_secs(15);
-/// The connection is dead, and its requests have failed, when no sign has come within this.
-const PING_LIMIT: Duration = Duration::from_secs(5);
+/// The connection is dead, and its requests have failed, when no sign has come within this: a server
+/// that is busy with something else for a while is not dead.
+const PING_LIMIT: Duration = Duration::from_secs(15);
 /// How long a server may take over the body of a refusal, which explains it and decides nothing.
 const EVIDENCE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -59,7 +61,6 @@ impl HttpHandler {
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http2_keep_alive_interval(PING_AFTER)
             .http2_keep_alive_timeout(PING_LIMIT)
-            .http2_keep_alive_while_idle(true)
             .tcp_nodelay(true)
             // Payloads and secrets go to whom the configuration names, whatever the environment says.
             .no_proxy()

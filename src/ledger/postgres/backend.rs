@@ -20,10 +20,12 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    /// The process that serves this connection.
-    pub(super) async fn of(connection: &mut PgConnection) -> Result<Self, sqlx::Error> {
+    /// The process that serves this connection; `None` where the role of the session may not see when
+    /// it was started, as one that was set by `ALTER ROLE … SET role`.
+    pub(super) async fn of(connection: &mut PgConnection) -> Result<Option<Self>, sqlx::Error> {
         let row = sqlx::query(statements::OWN_BACKEND).fetch_one(connection).await?;
-        Ok(Self { pid: row.try_get(0)?, started_us: row.try_get(1)? })
+        let (pid, started_us) = (row.try_get(0)?, row.try_get::<Option<i64>, _>(1)?);
+        Ok(started_us.map(|started_us| Self { pid, started_us }))
     }
 
     async fn is_there(self, inner: &Inner) -> Result<bool, LedgerError> {

@@ -113,7 +113,7 @@ impl Sessions {
         let mut connection = self.login()?.connect().await.map_err(failed)?;
         let backend = match self.purpose {
             Purpose::Ledger => None,
-            Purpose::Effects => Some(Backend::of(&mut connection).await.map_err(failed)?),
+            Purpose::Effects => Backend::of(&mut connection).await.map_err(failed)?,
         };
         Ok((connection, backend))
     }

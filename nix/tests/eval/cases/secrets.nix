@@ -72,6 +72,7 @@ in
       "redis+sentinel://me@a:1,[::1]:2/main/1"
       "https://example.org:8443/@ada/hooks"
       "https://example.org/reset?passage=1"
+      "https://example.org/hook?bypass=true&compass=1"
     ]
   ) [ ])
   (refused "a password in a URL among other words" (machine {

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -46,10 +46,11 @@ fn shown(path: &Path) -> String {
 /// of them must lead it to somebody else's.
 fn parts(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut parts = Vec::new();
+    // Git appends to the path without the slashes at its end.
+    let path = path.as_os_str().as_bytes();
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(path.len().min(1), |at| at + 1);
     for suffix in SUFFIXES {
-        let mut part = path.as_os_str().to_owned();
-        part.push(suffix);
-        let part = PathBuf::from(part);
+        let part = PathBuf::from(OsString::from_vec([&path[..end], suffix.as_bytes()].concat()));
         if part.is_file() {
             parts.push(linked(&part)?);
             parts.push(part);
@@ -101,7 +102,9 @@ mod tests {
         repository(&folder.join("tree/.git"));
         fs::create_dir(folder.join("linked")).unwrap();
         fs::write(folder.join("linked/.git"), "gitdir: ../bare.git\n").unwrap();
-        for name in ["bare.git", "bare", "tree", "tree/.git", "linked"] {
+        for name in
+            ["bare.git", "bare", "bare/", "bare//", "tree", "tree/.git/", "tree/.git", "linked"]
+        {
             let path = folder.join(name);
             assert_eq!(check(&path, &[], us()), Ok(()), "{name}");
             let refused = check(&path, &["/elsewhere".into()], us() + 1);

@@ -82,7 +82,9 @@ pub(in crate::ledger::postgres) const OWN_BACKEND: &str = "\
     SELECT pid, (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint \
     FROM pg_stat_activity WHERE pid = pg_backend_pid()";
 
-/// `$1` pid, `$2` when it was started in microseconds: whether there is such a process.
+/// `$1` pid, `$2` when it was started in microseconds: whether there is such a process, or one of which
+/// that cannot be seen.
 pub(in crate::ledger::postgres) const HAS_BACKEND: &str = "\
     SELECT EXISTS (SELECT FROM pg_stat_activity \
-        WHERE pid = $1 AND (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint = $2)";
+        WHERE pid = $1 AND (backend_start IS NULL \
+            OR (EXTRACT(EPOCH FROM backend_start) * 1000000)::bigint = $2))";
