@@ -14,6 +14,7 @@ mod change;
 mod class;
 mod complaint;
 pub mod engine;
+mod flags;
 mod handler;
 mod identity;
 pub mod mirror;
@@ -27,13 +28,12 @@ mod redact;
 pub mod results;
 mod version;
 
-pub use analysis::{
-    Analysis, CommitKind, ExtraHeader, Flags, Message, SignatureKind, Totals, Trailer,
-};
+pub use analysis::{Analysis, CommitKind, ExtraHeader, Message, SignatureKind, Totals, Trailer};
 pub use analyst::analyse;
 pub use change::{FileChange, FileKind, Status, path_text};
 pub use class::{CLASS_RULES, FileClass};
 pub use engine::{Analysed, Engine, GitEngine};
+pub use flags::Flags;
 pub use handler::{
     GitHandler, GitHandlerOptions, GitParts, GitStores, MAX_COMMITS, Made, Payload, PayloadError,
     Wish,

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::handler::git::analysis::{Analysis, Flags, Totals};
+use crate::handler::git::analysis::{Analysis, Totals};
 use crate::handler::git::change::{FileChange, FileKind, Status};
 use crate::handler::git::class::FileClass;
+use crate::handler::git::flags::Flags;
 use crate::handler::git::oid::ObjectId;
 use crate::handler::git::parse::changes::{Lines, RawChange};
 use crate::handler::git::parse::commit::CommitObject;

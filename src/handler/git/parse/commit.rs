@@ -6,7 +6,8 @@
 use super::ident::identity;
 use super::text::{Charset, Decoded};
 use super::trailers::trailers;
-use crate::handler::git::analysis::{ExtraHeader, Flags, Message, SignatureKind, Trailer};
+use crate::handler::git::analysis::{ExtraHeader, Message, SignatureKind, Trailer};
+use crate::handler::git::flags::Flags;
 use crate::handler::git::identity::Identity;
 use crate::handler::git::oid::{ObjectFormat, ObjectId};
 

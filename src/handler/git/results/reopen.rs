@@ -8,7 +8,7 @@ use sqlx::Row;
 
 use super::claims::abandoned;
 use super::{Place, Results, ResultsError};
-use crate::handler::git::analysis::Flags;
+use crate::handler::git::flags::Flags;
 use crate::handler::git::oid::ObjectId;
 
 /// `$3` codes or null, `$4` milliseconds since the Unix epoch or null for now. The minute is for
